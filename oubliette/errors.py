@@ -1,0 +1,128 @@
+"""Every error that someone outside can see, and how it is written for each door (WIRE section 7).
+
+A class carries its JSON-RPC code, its kind and its HTTP status; a raise carries the sentence, and the field it concerns.
+The translations at the end are the only ones there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class OublietteError(Exception):
+    """What went wrong, in words that its reader can act on.
+
+    `field` names the argument or key that was refused. `retry_safe` (WIRE section 3) is for errors of a caller-tool
+    request alone: true only where no stream was ever given it.
+    """
+
+    code: ClassVar[int] = -32603
+    kind: ClassVar[str] = "internal_error"
+    http_status: ClassVar[int] = 500
+
+    def __init__(self, message: str, *, field: str | None = None, retry_safe: bool | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.retry_safe = retry_safe
+
+
+class InternalError(OublietteError):
+    """Ours. Details are in the log, never on the wire."""
+
+
+class ParseError(OublietteError):
+    code, kind, http_status = -32700, "parse_error", 400
+
+
+class InvalidRequest(OublietteError):
+    code, kind, http_status = -32600, "invalid_request", 400
+
+
+class MethodNotFound(OublietteError):
+    code, kind, http_status = -32601, "method_not_found", 404
+
+
+class InvalidParams(OublietteError):
+    code, kind, http_status = -32602, "invalid_params", 400
+
+
+class CallerToolError(OublietteError):
+    """The caller's own error: its text goes to the agent as it is."""
+
+    code, kind, http_status = -32000, "caller_tool_error", 500
+
+
+class Unauthorized(OublietteError):
+    code, kind, http_status = -32001, "unauthorized", 401
+
+
+class Forbidden(OublietteError):
+    code, kind, http_status = -32002, "forbidden", 403
+
+
+class CallerDisconnected(OublietteError):
+    code, kind, http_status = -32003, "caller_disconnected", 409
+
+
+class CallerTimeout(OublietteError):
+    code, kind, http_status = -32004, "caller_timeout", 504
+
+
+class NotFound(OublietteError):
+    code, kind, http_status = -32005, "not_found", 404
+
+
+class LimitExceeded(OublietteError):
+    code, kind, http_status = -32006, "limit_exceeded", 429
+
+
+class Conflict(OublietteError):
+    code, kind, http_status = -32007, "conflict", 409
+
+
+class AgentFailed(OublietteError):
+    code, kind, http_status = -32008, "agent_failed", 502
+
+
+class ShuttingDown(OublietteError):
+    code, kind, http_status = -32009, "shutting_down", 503
+
+
+class RequestCancelled(OublietteError):
+    """Not trio's Cancelled: a request that ended before its answer came."""
+
+    code, kind, http_status = -32800, "cancelled", 409
+
+
+def details(error: OublietteError) -> dict[str, Any]:
+    """Returns `kind`, and `field` and `retry_safe` where there are any."""
+    found: dict[str, Any] = {"kind": error.kind}
+    if error.field is not None:
+        found["field"] = error.field
+    if error.retry_safe is not None:
+        found["retry_safe"] = error.retry_safe
+    return found
+
+
+def as_jsonrpc(error: OublietteError) -> dict[str, Any]:
+    """Returns the `error` member of a JSON-RPC response."""
+    return {"code": error.code, "message": error.message, "data": details(error)}
+
+
+def as_http(error: OublietteError) -> bytes:
+    """Returns the body of an HTTP error outside `/mcp`."""
+    return msgspec.json.encode({"error": {"message": error.message, **details(error)}})
+
+
+def as_tool_result(error: OublietteError) -> bytes:
+    """Returns the `CallToolResult` of a known tool that failed (WIRE section 4.1)."""
+    return msgspec.json.encode(
+        {
+            "content": [{"type": "text", "text": error.message}],
+            "isError": True,
+            "_meta": {"oubliette/error": {"message": error.message, **details(error)}},
+        }
+    )

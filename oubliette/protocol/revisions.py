@@ -1,0 +1,48 @@
+"""The revisions of MCP as a table: what differs between them is a column, never an `if` on a date elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Door = Literal["stdio", "http"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """One revision; the booleans say what it knows."""
+
+    name: str
+    http: bool = True
+    """streamable HTTP (2024-11-05 had another transport over HTTP)"""
+    batches: bool = False
+    """a JSON array of messages in one POST"""
+    annotations: bool = True
+    """`annotations` of a tool"""
+    structured_content: bool = True
+    """`structuredContent`, `outputSchema` and `title`"""
+    version_header: bool = True
+    """`MCP-Protocol-Version` on each request over HTTP"""
+
+
+REVISIONS: Final = (
+    Revision(name="2024-11-05", http=False, annotations=False, structured_content=False, version_header=False),
+    Revision(name="2025-03-26", batches=True, structured_content=False, version_header=False),
+    Revision(name="2025-06-18"),
+    Revision(name="2025-11-25"),
+)
+BY_NAME: Final = {revision.name: revision for revision in REVISIONS}
+NEWEST: Final = REVISIONS[-1]
+# MCP 2025-06-18, transports: a server that gets no MCP-Protocol-Version header assumes 2025-03-26.
+WITHOUT_HEADER: Final = BY_NAME["2025-03-26"]
+
+
+def spoken(door: Door) -> tuple[Revision, ...]:
+    """Returns the revisions that are spoken at a door, oldest first."""
+    return tuple(revision for revision in REVISIONS if door == "stdio" or revision.http)
+
+
+def negotiate(asked: object, door: Door) -> Revision:
+    """Returns the revision asked for where it is spoken at this door, else the newest (MCP lifecycle, version negotiation)."""
+    revision = BY_NAME.get(asked) if isinstance(asked, str) else None
+    return revision if revision in spoken(door) and revision is not None else spoken(door)[-1]
