@@ -1,6 +1,7 @@
 """Every error that someone outside can see, and how it is written for each door (WIRE section 7).
 
-A class carries its JSON-RPC code, its kind and its HTTP status; a raise carries the sentence, and the field it concerns.
+A class carries its JSON-RPC code, its kind and its HTTP status; a raise carries the sentence, and the field that it
+concerns.
 The translations at the end are the only ones there are.
 """
 
@@ -39,6 +40,26 @@ class ParseError(OublietteError):
 
 class InvalidRequest(OublietteError):
     code, kind, http_status = -32600, "invalid_request", 400
+
+
+class BodyTooLong(InvalidRequest):
+    http_status = 413
+
+
+class UnsupportedMediaType(InvalidRequest):
+    http_status = 415
+
+
+class NotAcceptable(InvalidRequest):
+    http_status = 406
+
+
+class BodyTooSlow(InvalidRequest):
+    http_status = 408
+
+
+class MethodNotAllowed(InvalidRequest):
+    http_status = 405
 
 
 class MethodNotFound(OublietteError):

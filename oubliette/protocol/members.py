@@ -1,7 +1,8 @@
-"""The exact source text of an object's members (WIRE section 1: payloads keep "their number spelling, key order and Unicode").
+"""The exact source text of an object's members.
 
-Python's `json` turns 1.10 into 1.1 and 1e400 into Infinity, so values are passed on as the text they were written in.
-The parser only says where each value ends.
+WIRE section 1: payloads pass through "with their number spelling, key order and Unicode kept". Python's `json` turns
+1.10 into 1.1 and 1e400 into Infinity, so values are passed on as the text they were written in. The parser only says
+where each value ends.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Final, NoReturn
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
+# Text in which every escaped surrogate has its other half.
+_WHOLE_SURROGATES: Final = re.compile(
+    r"(?:[^\\]++|\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]|u(?![dD][89a-fA-F])|[^u]))*+", re.DOTALL
+)
 
 
 class NotJSONError(ValueError):
@@ -40,6 +45,9 @@ def members(text: str) -> dict[str, str]:
     `text` must not be nested deeper than `nesting.MAX_DEPTH` (ask `too_deep` first). Raises `NotJSONError`,
     `NotAnObjectError` or `DuplicateKeyError`.
     """
+    # `json` reads half a surrogate pair, msgspec refuses it, and UTF-8 cannot carry it: it is nobody's JSON here.
+    if ("\\ud" in text or "\\uD" in text) and not _WHOLE_SURROGATES.fullmatch(text):
+        raise NotJSONError("half a surrogate pair")
     try:
         return _members(text)
     except (IndexError, StopIteration, json.JSONDecodeError, RecursionError) as error:

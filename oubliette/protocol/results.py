@@ -27,20 +27,31 @@ def is_call_tool_result(value: Any) -> bool:
     """
     if not isinstance(value, dict) or not isinstance(value.get("content"), list):
         return False
-    if not isinstance(value.get("isError", False), bool) or not isinstance(value.get("structuredContent", {}), dict):
+    # SDKs dump what is not set as null, and read a field of another type as an error.
+    structured, is_error = value.get("structuredContent"), value.get("isError")
+    if not isinstance(structured, dict | None) or not isinstance(is_error, bool | None):
         return False
     if not value["content"]:
-        return "structuredContent" in value or "isError" in value
+        return structured is not None or is_error is not None
     return all(_is_block(block) for block in value["content"])
 
 
 def _is_block(block: Any) -> bool:
-    fields = _BLOCK_FIELDS.get(block.get("type", "")) if _has_type(block) else None
-    return fields is not None and all(isinstance(block.get(name), kind) for name, kind in fields.items())
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        return False
+    fields = _BLOCK_FIELDS.get(block["type"])
+    if fields is None or not _has(block, fields):
+        return False
+    return block["type"] != "resource" or _is_contents(block["resource"])
 
 
-def _has_type(block: Any) -> bool:
-    return isinstance(block, dict) and isinstance(block.get("type"), str)
+def _is_contents(resource: dict[str, Any]) -> bool:
+    # MCP: an embedded resource is TextResourceContents or BlobResourceContents.
+    return _has(resource, {"uri": str, "text": str}) or _has(resource, {"uri": str, "blob": str})
+
+
+def _has(value: dict[str, Any], fields: dict[str, type]) -> bool:
+    return all(isinstance(value.get(name), kind) for name, kind in fields.items())
 
 
 def call_tool_result(source: str, *, structured: bool) -> str:
@@ -49,7 +60,7 @@ def call_tool_result(source: str, *, structured: bool) -> str:
     `source` is the result's JSON text, not nested deeper than `nesting.MAX_DEPTH`; `structured` says whether the
     agent's revision knows `structuredContent`.
     """
-    value = json.loads(source, parse_int=str, parse_float=str)
+    value = json.loads(source, parse_int=float)  # which takes any number of digits, and is no string
     if is_call_tool_result(value):
         return source
     extra = f',"structuredContent":{source}' if structured and isinstance(value, dict) else ""

@@ -43,6 +43,8 @@ def spoken(door: Door) -> tuple[Revision, ...]:
 
 
 def negotiate(asked: object, door: Door) -> Revision:
-    """Returns the revision asked for where it is spoken at this door, else the newest (MCP lifecycle, version negotiation)."""
-    revision = BY_NAME.get(asked) if isinstance(asked, str) else None
-    return revision if revision in spoken(door) and revision is not None else spoken(door)[-1]
+    """Returns the revision asked for where it is spoken at this door, else the newest one (MCP lifecycle, "Version
+    Negotiation"). `asked` is what the peer sent, of whatever type.
+    """
+    revisions = spoken(door)
+    return next((revision for revision in revisions if revision.name == asked), revisions[-1])

@@ -1,0 +1,52 @@
+# `make demo` and `make test` do all the set-up that they need: a virtual environment with the locked dependencies.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
+DEVELOPMENT := $(VENV)/.development
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
+
+.PHONY: demo test check run bench lock clean
+
+demo: $(RUNTIME)
+	$(BIN)/oubliette demo
+
+run: $(RUNTIME)
+	$(BIN)/python -m oubliette
+
+test: $(DEVELOPMENT)
+	$(BIN)/python -m pytest
+
+check: $(DEVELOPMENT)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+
+bench: $(DEVELOPMENT)
+	$(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.parallel
+	$(BIN)/python -m benchmarks.idle
+	$(BIN)/python -m benchmarks.startup
+
+# The versions that everybody develops and tests with; the package itself asks for lower bounds.
+lock:
+	rm -rf $(VENV)-lock && $(PYTHON) -m venv $(VENV)-lock
+	$(VENV)-lock/bin/python -m pip install --quiet --editable '.[dev]'
+	$(VENV)-lock/bin/python -m pip freeze --exclude-editable > requirements.lock
+	rm -rf $(VENV)-lock
+
+clean:
+	rm -rf $(VENV) $(VENV)-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv $(VENV)
+
+$(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
+	$(PIP) --editable .
+	@touch $@
+
+$(DEVELOPMENT): $(RUNTIME)
+	$(PIP) --editable '.[dev]'
+	@touch $@

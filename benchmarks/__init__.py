@@ -1,0 +1,9 @@
+"""What the daemon costs, measured beside its peers. Each script says at its top what it measures and how to read it.
+
+`python -m benchmarks.relay`: calls per second, latency and CPU per call, beside the official SDK and the floor.
+`python -m benchmarks.parallel`: what concurrent calls of one session gain.
+`python -m benchmarks.idle`: the memory and CPU of idle sessions.
+`python -m benchmarks.startup`: how soon the daemon and the client are ready.
+
+Everything stays on loopback and unix sockets, lies in temporary folders, and is bounded in count and time.
+"""

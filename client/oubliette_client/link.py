@@ -1,0 +1,278 @@
+"""The link to the daemon: one connection at a time, made anew while the agent lives (WIRE section 1).
+
+A request belongs to the connection that it was sent on. When that one ends, its requests end with it, at once and in
+words: nothing is ever sent twice, since the tool may have run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, NoReturn
+
+import trio
+
+from oubliette.protocol.lines import CLOSED
+from oubliette.protocol.members import NotJSONError, members
+from oubliette.protocol.nesting import too_deep
+from oubliette_client import messages, source
+from oubliette_client.stdio import note
+from oubliette_client.streams import MAX_LINE_BYTES, LineStream, Outbox
+
+# "If the socket can't be opened": the daemon makes it before it starts the agent, so this is for slow mounts.
+START_SECONDS: Final = 10.0
+FIRST_PAUSE_SECONDS: Final = 0.1
+LONGEST_PAUSE_SECONDS: Final = 5.0
+# At start an agent waits for its list of tools, and gives up after 5 s (ARCHITECTURE, traps).
+LONGEST_START_PAUSE_SECONDS: Final = 0.5
+# As much as the agent may have under way (requests.MAX_RUNNING_CHARACTERS): more than that is only there when a daemon
+# that reads nothing meets an agent that cancels and calls again.
+MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
+
+LOST: Final = (
+    "The connection to Oubliette was lost while this call was under way. Outcome unknown: the tool may or may not have "
+    "run. Do not simply call it again; check first whether it took effect."
+)
+NOT_CONNECTED: Final = (
+    "There is no connection to Oubliette at the moment. The request was not sent and the tool has not run: it is safe "
+    "to call it again in a few seconds."
+)
+TOO_BUSY: Final = (
+    "Oubliette takes no more requests at the moment. The request was not sent and the tool has not run: it is safe to "
+    "call it again in a few seconds."
+)
+TOO_LONG: Final = f"The arguments are too long: a request must not exceed {MAX_LINE_BYTES} bytes. The tool has not run."
+NO_REASON: Final = "Oubliette refused the call without saying why."
+
+Report = Callable[[dict[str, str]], None]
+OnConfig = Callable[[str, str], None]
+Room = Callable[[], Awaitable[None]]
+Connect = Callable[[str], Awaitable[trio.abc.Stream]]
+
+
+class SocketUnavailableError(Exception):
+    """The socket could not be opened within `START_SECONDS` of the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How a request ended: with the source text of a result, or with an error in words for the agent."""
+
+    result: str | None = None
+    error: str = NO_REASON
+
+
+@dataclass(slots=True)
+class _Pending:
+    size: int
+    report: Report
+    answer: Answer | None = None
+    ended: trio.Event = field(default_factory=trio.Event)
+
+    def end(self, answer: Answer) -> None:
+        self.answer = answer
+        self.ended.set()
+
+
+class Connection:
+    """One connection, from its first line to its last."""
+
+    def __init__(self, stream: trio.abc.Stream, on_config: OnConfig, room: Room) -> None:
+        self._stream = stream
+        self._on_config = on_config
+        self._room = room
+        self._outbox = Outbox(MAX_UNSENT_BYTES)
+        self._ids = count(1)
+        self._pending: dict[str, _Pending] = {}
+
+    async def run(self) -> str:
+        """Serves until the connection ends, and ends what is pending on it. Returns in words why it ended."""
+        why = "it broke"
+        try:
+            async with self._stream, trio.open_nursery() as nursery:
+                nursery.start_soon(self._write, nursery.cancel_scope)
+                why = await self._read()
+                nursery.cancel_scope.cancel()
+        finally:
+            for pending in self._pending.values():
+                pending.end(Answer(error=LOST))
+        return why
+
+    async def request(self, method: str, params: str, report: Report) -> Answer:
+        """Sends a request and waits for its end; `report` is called with what the caller reports meanwhile.
+
+        Cancelling this tells the daemon (`notifications/cancelled`). It has no deadline of its own: the daemon's ends
+        the call (FIELD section 2, defect 1).
+        """
+        id = str(next(self._ids))
+        line = source.encode(messages.request(id, method, params))
+        if len(line) > MAX_LINE_BYTES:
+            return Answer(error=TOO_LONG)
+        if self._outbox.full:
+            return Answer(error=TOO_BUSY)
+        self._outbox.put(line)
+        return await self._ending(id, _Pending(len(line), report))
+
+    async def _ending(self, id: str, pending: _Pending) -> Answer:
+        self._pending[id] = pending
+        try:
+            await pending.ended.wait()
+        finally:
+            del self._pending[id]
+            if pending.answer is None:
+                self._outbox.put(
+                    source.encode(messages.notification("notifications/cancelled", f'{{"requestId":{id}}}'))
+                )
+        return pending.answer or Answer(error=LOST)
+
+    async def _write(self, scope: trio.CancelScope) -> None:
+        await self._outbox.run(self._stream)
+        scope.cancel()
+
+    async def _read(self) -> str:
+        lines = LineStream(self._stream)
+        while isinstance(event := await lines.receive(), bytes):
+            try:
+                found = _members_untrusted(event)
+            except ValueError as error:
+                # Whose answer this was is unknown, and that call would wait for ever.
+                return f"a line that is no message: {error}"
+            self._receive(found)
+            await self._room()
+        return "it was closed" if event is CLOSED else f"a line of more than {MAX_LINE_BYTES} bytes"
+
+    def _receive(self, found: dict[str, str]) -> None:
+        kind = source.string(found.get("type"))
+        if kind is not None:
+            self._on_config(kind, found.get("params", "{}"))
+        elif source.string(found.get("method")) == "notifications/progress":
+            self._report(source.fields(found.get("params")))
+        elif "result" in found or "error" in found:
+            self._settle(found)
+
+    def _report(self, progress: dict[str, str]) -> None:
+        pending = self._pending.get(progress.get("request", ""))
+        if pending is not None and pending.answer is None:
+            pending.report(progress)
+
+    def _settle(self, found: dict[str, str]) -> None:
+        """Ends the request that was answered. One that is not pending was cancelled: its late answer is dropped."""
+        answer, id = _answer(found), found.get("id", messages.NULL)
+        pending = self._unread() if id == messages.NULL and answer.result is None else self._pending.get(id)
+        if pending is not None:
+            pending.end(answer)
+
+    def _unread(self) -> _Pending | None:
+        """The request that an error without id is about.
+
+        Every line of ours is sound JSON, so only its length can have kept the daemon from reading its id, and
+        `relay.max_message_bytes` may be below our bound. If one of them was too long, the longest was.
+        """
+        waiting = (pending for pending in self._pending.values() if pending.answer is None)
+        return max(waiting, key=lambda pending: pending.size, default=None)
+
+
+async def open_socket(path: str) -> trio.SocketStream:
+    """Returns a connection to the unix socket at `path`. Raises `OSError`."""
+    stream = await trio.open_unix_socket(path)
+    try:
+        # A full backlog refuses a non-blocking connect() with EAGAIN (connect(2)), which trio takes for "under way".
+        stream.socket.getpeername()
+    except OSError:
+        await stream.aclose()
+        raise
+    return stream
+
+
+class Link:
+    """The way to the daemon, whichever connection is up.
+
+    `on_config` takes the type and the params, source text, of each notification that says what there is; `room` is
+    awaited before each further line of the daemon; `connect` opens `path` or raises `OSError`.
+    """
+
+    def __init__(self, path: str, on_config: OnConfig, room: Room, connect: Connect = open_socket) -> None:
+        self._path = path
+        self._on_config = on_config
+        self._room = room
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Says whether a request can be sent."""
+        return self._connection is not None
+
+    async def run(self) -> NoReturn:
+        """Keeps a connection up until cancelled. Raises `SocketUnavailableError` where there never was one."""
+        stream = await self._first()
+        pauses = Pauses(LONGEST_PAUSE_SECONDS)
+        while True:
+            began = trio.current_time()
+            note(f"the connection to Oubliette is lost, {await self._serve(stream)}; trying again")
+            # A connection that held was a good one; a daemon that ends each at once is asked ever less often.
+            if trio.current_time() - began >= LONGEST_PAUSE_SECONDS:
+                pauses = Pauses(LONGEST_PAUSE_SECONDS)
+            stream = await self._again(pauses)
+            note("connected to Oubliette again")
+
+    async def request(self, method: str, params: str, report: Report) -> Answer:
+        """Sends a request, waits for its end and returns how it ended. See `Connection.request`."""
+        if self._connection is None:
+            return Answer(error=NOT_CONNECTED)
+        return await self._connection.request(method, params, report)
+
+    async def _serve(self, stream: trio.abc.Stream) -> str:
+        self._connection = Connection(stream, self._on_config, self._room)
+        try:
+            return await self._connection.run()
+        finally:
+            self._connection = None
+
+    async def _first(self) -> trio.abc.Stream:
+        pauses, why = Pauses(LONGEST_START_PAUSE_SECONDS), "no answer"
+        with trio.move_on_after(START_SECONDS):
+            while True:
+                try:
+                    return await self._connect(self._path)
+                except OSError as error:
+                    why = error.strerror or str(error)
+                await trio.sleep(pauses.next())
+        raise SocketUnavailableError(f"cannot open the socket {self._path} within {START_SECONDS:g} s: {why}")
+
+    async def _again(self, pauses: Pauses) -> trio.abc.Stream:
+        while True:
+            await trio.sleep(pauses.next())
+            try:
+                return await self._connect(self._path)
+            except OSError:
+                continue
+
+
+class Pauses:
+    """The pauses between attempts: doubling from `FIRST_PAUSE_SECONDS` to `longest` seconds, each with jitter."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._ceiling = FIRST_PAUSE_SECONDS
+
+    def next(self) -> float:
+        """Returns the next pause in seconds. Jitter keeps the clients of a restarted daemon from coming all at once."""
+        ceiling = self._ceiling
+        self._ceiling = min(ceiling * 2, self._longest)
+        return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load, keeps no secret
+
+
+def _members_untrusted(line: bytes) -> dict[str, str]:
+    """Raises `ValueError` alone."""
+    if too_deep(line):
+        raise NotJSONError("nested too deep")
+    return members(line.decode())
+
+
+def _answer(found: dict[str, str]) -> Answer:
+    if found.get("error", messages.NULL) == messages.NULL:
+        return Answer(result=found.get("result", messages.NULL))
+    return Answer(error=source.string(source.fields(found["error"]).get("message")) or NO_REASON)

@@ -1,0 +1,75 @@
+"""The tree of tasks of the client process.
+
+    serve
+    ├─ the agent's requests, one task each (server)
+    ├─ the writer of stdout
+    ├─ the link: connection after connection, each with a reader and a writer
+    └─ the announcer of changed tools
+
+Whichever ends first, stdin, stdout or the patience with a socket that never opens, ends the others.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from typing import Final
+
+import trio
+
+from oubliette_client.catalog import Catalog
+from oubliette_client.link import Connect, Link, open_socket
+from oubliette_client.methods import Methods
+from oubliette_client.server import DRAIN_SECONDS, Server
+from oubliette_client.streams import Outbox
+
+# Two of the longest lines: while one is written, the next may come.
+MAX_UNREAD_BYTES: Final = 8 * 1024 * 1024
+
+
+def run(path: str, stdin: int, stdout: int) -> None:
+    """Serves the agent on two descriptors until stdin ends, stdout breaks or a signal comes, and closes them.
+
+    Raises a group with one `SocketUnavailableError` where the socket at `path` never opened.
+    """
+    trio.run(_serve_process, path, stdin, stdout)
+
+
+async def serve(
+    path: str, stdin: trio.abc.ReceiveStream, stdout: trio.abc.SendStream, connect: Connect = open_socket
+) -> None:
+    """Serves the agent on two streams until either ends. Raises as `run` does."""
+    outbox = Outbox(MAX_UNREAD_BYTES)
+    catalog = Catalog(outbox)
+    link = Link(path, catalog.configure, outbox.room, connect)
+    server = Server(Methods(catalog, link, outbox), outbox, catalog.initialized)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_write, outbox, stdout, nursery.cancel_scope)
+        nursery.start_soon(link.run)
+        nursery.start_soon(catalog.announce)
+        await server.run(stdin)
+        with trio.move_on_after(DRAIN_SECONDS):
+            await outbox.drained()
+        nursery.cancel_scope.cancel()
+
+
+async def _serve_process(path: str, stdin: int, stdout: int) -> None:
+    # FdStream serves regular files and /dev/null too: it asks epoll, which refuses them, only after a read or a write
+    # would have blocked, and theirs never do (read in trio 0.35, and tested).
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        streams = trio.lowlevel.FdStream(stdin), trio.lowlevel.FdStream(stdout)
+        async with streams[0], streams[1], trio.open_nursery() as nursery:
+            nursery.start_soon(_leave_on_signal, signals, nursery.cancel_scope)
+            await serve(path, *streams)
+            nursery.cancel_scope.cancel()
+
+
+async def _leave_on_signal(signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for _ in signals:
+        scope.cancel()
+
+
+async def _write(outbox: Outbox, stdout: trio.abc.SendStream, scope: trio.CancelScope) -> None:
+    """An agent that closed its end of stdout is gone."""
+    await outbox.run(stdout)
+    scope.cancel()

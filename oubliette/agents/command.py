@@ -1,0 +1,41 @@
+"""The profile `command`: any program; its lines are what the agent says, its exit ends the turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from oubliette.agents.base import Turn, TurnResult
+from oubliette.agents.process import run_process
+
+# A turn's text is the output of its program; of a longer one the end is kept.
+MAX_TEXT: Final = 1024 * 1024
+_PROMPT: Final = "{prompt}"
+
+
+class CommandAgent:
+    """Runs `command` once a turn. `{prompt}` in an argument is the message; without any it comes on stdin."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._environment = environment
+
+    async def run(self, turn: Turn) -> TurnResult:
+        said: list[str] = []
+
+        async def on_line(line: str) -> None:
+            said.append(line)
+            await turn.say(line)
+
+        in_argv = any(_PROMPT in argument for argument in self._command)
+        # One argument stays one argument: no shell ever sees the prompt.
+        argv = [argument.replace(_PROMPT, turn.prompt) for argument in self._command]
+        exit_code, complaint = await run_process(
+            argv,
+            folder=turn.folder,
+            environment={**turn.environment, **self._environment},
+            stdin=b"" if in_argv else turn.prompt.encode(),
+            on_line=on_line,
+        )
+        text = "\n".join(said)[-MAX_TEXT:]
+        return TurnResult(text=text, exit_code=exit_code, complaint=complaint)

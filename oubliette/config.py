@@ -1,0 +1,509 @@
+"""The configuration: one YAML file, read strictly into frozen Structs (WIRE section 9).
+
+A file goes through three steps: `_Document` turns YAML into a tree of `_Given` values that know their line, the
+command line's options are laid over it, and `_Reader` turns it into the Structs below. The Structs are the whole
+schema: names, types, bounds, defaults, and in `Meta.description` the words of the error. A new section is one Struct
+and one line of `Sections`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+import sys
+from collections import UserDict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
+
+import msgspec
+import yaml
+from msgspec import Meta, Struct
+
+# Far more than a configuration holds, and little enough that the worst file is refused within a second.
+MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_EVENTS: Final = 50_000
+# YAML 1.1 reads 1:1:1:… as one number, in quadratic time: half a megabyte of it took 97 s.
+MAX_NUMBER_CHARACTERS: Final = 100
+# The schema needs 5 levels. The composer of libyaml recurses on the C stack, so depth is checked before it runs.
+MAX_DEPTH: Final = 16
+# How much of a refused value an error shows.
+_SHOWN_CHARACTERS: Final = 40
+
+# About 31 years: longer than anything waits, and safe in every clock's arithmetic. NaN and infinity fall outside too.
+_MAX_SECONDS: Final = 1e9
+_STRING: Final = "tag:yaml.org,2002:str"
+_HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_REFERENCE: Final = re.compile(r"\$\{([^}]*)(\}?)")
+# WIRE section 8: what the daemon itself puts into an agent's environment.
+_DAEMON_VARIABLES: Final = frozenset(
+    f"OUBLIETTE_{name}" for name in ("SOCKET", "SESSION_ID", "PROJECT_ID", "WORKSPACE", "CLIENT")
+)
+_AUTHORITY: Final = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?\Z"
+
+Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
+Count = Annotated[int, Meta(ge=1, le=10**9, description="a whole number from 1 to 1000000000")]
+# 64 KiB is what a declaration's one schema may take; a message is held in memory whole, several times over.
+MessageBytes = Annotated[int, Meta(ge=65536, le=2**30, description="a number of bytes from 65536 to 1073741824")]
+BufferBytes = Annotated[int, Meta(ge=1024, le=2**40, description="a number of bytes from 1024 to 1099511627776")]
+Seconds = Annotated[float, Meta(gt=0, le=_MAX_SECONDS, description="a number of seconds greater than 0, at most 1e9")]
+# WIRE section 2: a tool's own timeout begins at 0.1.
+MaxSeconds = Annotated[float, Meta(ge=0.1, le=_MAX_SECONDS, description="a number of seconds from 0.1 to 1e9")]
+Grace = Annotated[float, Meta(ge=0, le=_MAX_SECONDS, description="a number of seconds from 0 to 1e9")]
+Host = Annotated[str, Meta(description="an IP address or a host name, without port and brackets")]
+AllowedHost = Annotated[
+    str,
+    Meta(pattern=f"^{_AUTHORITY}", description="a host as a Host header has it: example.com, example.com:80, [::1]"),
+]
+AllowedOrigin = Annotated[
+    str, Meta(pattern=f"^[a-z][a-z0-9+.-]*://{_AUTHORITY}", description="an origin, such as https://example.com:8443")
+]
+ProfileName = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z", description="a name of letters, digits, '.', '_' and '-'")
+]
+Argument = Annotated[
+    str, Meta(pattern=r"^[^\0]*\Z", description="a string without NUL (in quotes where YAML reads something else)")
+]
+Argv = Annotated[tuple[Argument, ...], Meta(min_length=1, description="a list with the program first")]
+RuntimeKind = Annotated[
+    Literal["auto", "process"], Meta(description="auto or process (this version runs agents as a process alone)")
+]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
+LogFormat = Annotated[Literal["auto", "console", "json"], Meta(description="auto, console or json")]
+
+
+class ConfigError(Exception):
+    """What is wrong with the configuration, in one line that begins with where: file, line and key, or the option."""
+
+
+class _ImpossibleError(ValueError):
+    """Values that do not go together: the keys concerned, the likeliest first, and why."""
+
+    def __init__(self, keys: tuple[str, ...], why: str) -> None:
+        super().__init__(f"{keys[0]}: {why}")
+        self.keys = keys
+        self.why = why
+
+
+class Environment(UserDict[str, str]):
+    """Environment variables whose values are secrets: its repr, and so a log, shows their names alone."""
+
+    def __repr__(self) -> str:
+        return f"<Environment {' '.join(self)}>"
+
+
+def _is_host(text: str) -> bool:
+    if ":" not in text and not text.replace(".", "").isdigit():
+        return _HOST_NAME.match(text) is not None
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+class ServerConfig(Struct, frozen=True, kw_only=True):
+    """The HTTP door (WIRE section 4).
+
+    `host`: the address to bind, an IP address or a host name. `port`: 0 to 65535, 0 = any free one.
+    `allowed_hosts`: values of the Host header, besides localhost, 127.0.0.1, [::1] and the bound address; without a
+    port, any port. `allowed_origins`: origins besides those of these hosts. `shutdown_grace_seconds`: 0 or more, how
+    long sessions and streams may take to end after SIGTERM.
+    """
+
+    host: Host = "127.0.0.1"
+    port: Port = 8080
+    allowed_hosts: tuple[AllowedHost, ...] = ()
+    allowed_origins: tuple[AllowedOrigin, ...] = ()
+    shutdown_grace_seconds: Grace = 5
+
+    def __post_init__(self) -> None:
+        if not _is_host(self.host):
+            raise _ImpossibleError(("host",), "must be an IP address or a host name, without port and brackets")
+
+
+class RelayConfig(Struct, frozen=True, kw_only=True):
+    """The caller-tool relay (WIRE sections 1 to 3).
+
+    Seconds: `timeout_seconds` (over 0, at most `max_timeout_seconds`) a caller may take unless its tool says otherwise,
+    `max_timeout_seconds` (0.1 or more) a tool may ask for, `attach_grace_seconds` a call waits for the owner's very
+    first stream, `disconnect_grace_seconds` for a stream that was lost, `poll_grace_seconds` a poll counts as connected
+    after it returned (each 0 or more). `max_pending`: 1 or more, per session. `max_message_bytes`: 64 KiB to 1 GiB, a
+    line, a body or a frame.
+    """
+
+    timeout_seconds: Seconds = 60
+    max_timeout_seconds: MaxSeconds = 3600
+    attach_grace_seconds: Grace = 10
+    disconnect_grace_seconds: Grace = 0
+    poll_grace_seconds: Grace = 15
+    max_pending: Count = 1000
+    max_message_bytes: MessageBytes = 4 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        if self.timeout_seconds > self.max_timeout_seconds:
+            raise _ImpossibleError(
+                ("timeout_seconds", "max_timeout_seconds"),
+                f"timeout_seconds ({self.timeout_seconds:g}) is more than "
+                f"max_timeout_seconds ({self.max_timeout_seconds:g})",
+            )
+
+
+class SessionsConfig(Struct, frozen=True, kw_only=True):
+    """Bounds of sessions (WIRE sections 4.3 and 5).
+
+    `max_active_per_project`: 1 or more sessions that have not ended. `event_buffer`: 1 or more events, and
+    `event_buffer_bytes`: 1 KiB or more, that a session's ring holds. `idle_timeout_seconds`: how long a session lives
+    without event or stream, 0 = for ever.
+    """
+
+    max_active_per_project: Count = 100
+    event_buffer: Count = 4000
+    event_buffer_bytes: BufferBytes = 16 * 1024 * 1024
+    idle_timeout_seconds: Grace = 3600
+
+
+class RuntimeConfig(Struct, frozen=True, kw_only=True):
+    """How agents are run. `kind`: `process`, or `auto` for the strongest that works, which is `process` so far."""
+
+    kind: RuntimeKind = "auto"
+
+
+class CommandProfile(Struct, frozen=True, kw_only=True, tag="command", tag_field="type"):
+    """An agent that is a program.
+
+    `command`: one argument or more, the program first; `{prompt}` in it is replaced by the message, and without it the
+    message comes on stdin. `env`: added to the agent's environment.
+    """
+
+    command: Argv
+    env: Environment = msgspec.field(default_factory=Environment)
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise _ImpossibleError(("command",), "must begin with the program to run")
+
+
+class ExternalProfile(Struct, frozen=True, kw_only=True, tag="external", tag_field="type"):
+    """An agent that someone else starts: the daemon only opens the session's socket (WIRE section 8)."""
+
+
+Profile: TypeAlias = CommandProfile | ExternalProfile
+
+
+def _default_profiles() -> dict[str, Profile]:
+    demo = CommandProfile(command=(sys.executable, "-m", "oubliette.demo.agent", "{prompt}"))
+    return {"command": demo, "external": ExternalProfile()}
+
+
+class AgentsConfig(Struct, frozen=True, kw_only=True):
+    """The agents that a session may be started with. `default` names one of `profiles`; profiles given in the file
+    take the place of the built-in ones.
+    """
+
+    default: ProfileName = "command"
+    profiles: Mapping[ProfileName, Profile] = msgspec.field(default_factory=_default_profiles)
+
+    def __post_init__(self) -> None:
+        if self.default not in self.profiles:
+            known = _either(self.profiles) or "none"
+            raise _ImpossibleError(("default", "profiles"), f"no profile is called {self.default}; there is {known}")
+
+
+class LogConfig(Struct, frozen=True, kw_only=True):
+    """The log on stderr. `level`: the least that is written. `format`: `auto` is console in a terminal, else json."""
+
+    level: LogLevel = "info"
+    format: LogFormat = "auto"
+
+
+class Sections(Struct, frozen=True, kw_only=True):
+    """The keys at the top of the file."""
+
+    server: ServerConfig = ServerConfig()
+    relay: RelayConfig = RelayConfig()
+    sessions: SessionsConfig = SessionsConfig()
+    runtime: RuntimeConfig = RuntimeConfig()
+    agents: AgentsConfig = msgspec.field(default_factory=AgentsConfig)
+    log: LogConfig = LogConfig()
+
+
+class Config(Sections, frozen=True, kw_only=True):
+    """The whole configuration. `source` is the file that it came from, None for the defaults."""
+
+    source: Path | None = None
+
+
+def load(path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
+    """Returns the configuration: `path`, else `$OUBLIETTE_CONFIG`, else `./oubliette.yaml`, else the user's config
+    directory, else the defaults (WIRE section 9).
+
+    `environ` is the daemon's environment, which `${VAR}` in a profile's `env` refers to. `overrides` holds what the
+    command line said for keys of `server` (`host`, `port`); None is not said. Raises `ConfigError`.
+    """
+    source = _find(path, environ)
+    root = _Document(source).read() if source else _Given({}, "")
+    values = _Reader(environ).members(_lay_over(root, overrides), Sections)
+    return Config(**values, source=source)
+
+
+def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if path is not None:
+        return path
+    if environ.get("OUBLIETTE_CONFIG"):
+        return Path(environ["OUBLIETTE_CONFIG"])
+    return next((candidate for candidate in _usual_places(environ) if os.path.exists(candidate)), None)
+
+
+def _usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
+    yield Path("oubliette.yaml")
+    # XDG Base Directory: "If an implementation encounters a relative path … it should consider the path invalid".
+    if environ.get("XDG_CONFIG_HOME", "").startswith("/"):
+        yield Path(environ["XDG_CONFIG_HOME"], "oubliette", "oubliette.yaml")
+    elif environ.get("HOME"):
+        yield Path(environ["HOME"], ".config", "oubliette", "oubliette.yaml")
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A value, where it was given, and how an error shows it. No repr: it may be a secret."""
+
+    value: Any = field(repr=False)
+    where: str
+    shown: str = field(default="nothing", repr=False)
+
+    def error(self, message: str) -> ConfigError:
+        return ConfigError(f"{self.where}: {message}")
+
+    def entries(self) -> dict[str, _Given]:
+        # A section whose keys are all commented out is read as null: it has its defaults.
+        if self.value is None:
+            return {}
+        if not isinstance(self.value, dict):
+            raise self.error("must be a mapping of keys to values")
+        return self.value
+
+
+class _Document:
+    """One YAML file as a tree of `_Given`, without what a configuration does not need and an attacker does
+    (HAZARDS T35): tags, anchors, aliases, merge keys, depth, size.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._text = self._read_text()
+        self._loader = yaml.CSafeLoader(self._text)
+
+    def read(self) -> _Given:
+        try:
+            self._check_events()
+            node = self._loader.get_single_node()
+        except yaml.YAMLError as error:
+            raise self._not_yaml(error) from None
+        return self._given(node, "", _line(node)) if node else _Given({}, f"{self._path}:1")
+
+    def _read_text(self) -> str:
+        try:
+            with self._path.open("rb") as file:
+                data = file.read(MAX_FILE_BYTES + 1)
+            text = data.decode("utf-8-sig")
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be read: {error.strerror}") from None
+        except UnicodeDecodeError as error:
+            raise self._error(data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
+        if len(data) > MAX_FILE_BYTES:
+            raise ConfigError(f"{self._path}: is larger than {MAX_FILE_BYTES} bytes")
+        return text
+
+    def _error(self, line: int, message: str) -> ConfigError:
+        return ConfigError(f"{self._path}:{line}: {message}")
+
+    def _not_yaml(self, error: yaml.YAMLError) -> ConfigError:
+        mark = getattr(error, "problem_mark", None)
+        if mark is None:  # a ReaderError, about one character: it knows the byte
+            before = self._text.encode()[: getattr(error, "position", 0)]
+            return self._error(before.count(b"\n") + 1, f"is not YAML: {getattr(error, 'reason', error)}")
+        why = " ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
+        return self._error(mark.line + 1, f"is not YAML: {why}")
+
+    def _check_events(self) -> None:
+        depth = 0
+        for count, event in enumerate(yaml.parse(self._text, Loader=yaml.CSafeLoader)):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            line = _line(event)
+            if depth > MAX_DEPTH:
+                raise self._error(line, f"is nested deeper than {MAX_DEPTH} levels")
+            if count > MAX_EVENTS:
+                raise self._error(line, f"holds more than {MAX_EVENTS} keys and values")
+            if getattr(event, "anchor", None) is not None:
+                raise self._error(line, "anchors and aliases (& and *) are not allowed: write the value out")
+            if getattr(event, "tag", None) is not None:
+                raise self._error(line, "tags (!) are not allowed")
+
+    def _given(self, node: yaml.Node, key: str, line: int) -> _Given:
+        where = f"{self._path}:{line}: {key}" if key else f"{self._path}:{line}"
+        if isinstance(node, yaml.MappingNode):
+            return _Given(self._mapping(node, key), where, "a mapping")
+        if isinstance(node, yaml.SequenceNode):
+            items = [self._given(item, f"{key}[{i}]", _line(item)) for i, item in enumerate(node.value)]
+            return _Given(items, where, "a list")
+        return _Given(self._scalar(node, where), where, _as_written(node))
+
+    def _scalar(self, node: yaml.Node, where: str) -> Any:
+        if node.tag == _STRING:
+            return node.value
+        try:
+            if len(node.value) <= MAX_NUMBER_CHARACTERS:
+                return self._loader.construct_object(node)
+        except (ValueError, OverflowError):  # a date in month 13
+            pass
+        raise ConfigError(f"{where}: cannot be read: in quotes it is a string")
+
+    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, _Given]:
+        entries: dict[str, _Given] = {}
+        lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            key, line = self._key(key_node), _line(key_node)
+            shown = f"{path}.{_readable(key)}" if path else _readable(key)
+            if key in entries:
+                raise self._error(line, f"{shown}: stands twice, first in line {lines[key]}")
+            lines[key] = line
+            entries[key] = self._given(value_node, shown, line)
+        return entries
+
+    def _key(self, node: yaml.Node) -> str:
+        if node.tag == "tag:yaml.org,2002:merge":
+            raise self._error(_line(node), "merge keys (<<) are not allowed: write the values out")
+        if node.tag != _STRING:
+            raise self._error(_line(node), "a key must be a string (in quotes where YAML reads something else)")
+        return str(node.value)
+
+
+def _line(node: yaml.Node | yaml.Event) -> int:
+    mark = node.start_mark
+    return mark.line + 1 if mark else 1
+
+
+def _readable(key: str) -> str:
+    """A key as far as it looks like one: `{TOKEN=abc}` is a key to YAML, and its end a secret."""
+    match = re.match(r"[\w.-]{0,40}", key)
+    text = match[0] if match else ""
+    return text if text == key else f"{text}…"
+
+
+def _as_written(node: yaml.Node) -> str:
+    if node.tag == "tag:yaml.org,2002:null":
+        return "nothing"
+    text = node.value if len(node.value) <= _SHOWN_CHARACTERS else node.value[:_SHOWN_CHARACTERS] + "…"
+    return json.dumps(text) if node.tag == _STRING else str(text)
+
+
+def _lay_over(root: _Given, overrides: Mapping[str, object]) -> _Given:
+    said = {key: _Given(value, f"--{key}", json.dumps(value)) for key, value in overrides.items() if value is not None}
+    if not said:
+        return root
+    sections = root.entries()
+    server = sections.get("server", _Given({}, root.where))
+    return _Given({**sections, "server": _Given({**server.entries(), **said}, server.where)}, root.where)
+
+
+class _Reader:
+    """Turns what was given into the type that a Struct's field has."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def members(self, given: _Given, struct: type[Struct]) -> dict[str, Any]:
+        known = {info.name: info.type for info in msgspec.structs.fields(struct)}
+        entries = given.entries()
+        for key, entry in entries.items():
+            if key not in known:
+                raise entry.error(f"unknown key{_suggestion(key, known)}")
+        return {key: self._value(entry, known[key]) for key, entry in entries.items()}
+
+    def _value(self, given: _Given, wanted: Any) -> Any:
+        bare = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
+        if bare is Environment:
+            return Environment({name: self._variable(name, entry) for name, entry in given.entries().items()})
+        if isinstance(bare, type) and issubclass(bare, Struct):
+            return self._struct(given, bare)
+        if get_origin(bare) is UnionType:
+            return self._tagged(given, get_args(bare))
+        if get_origin(bare) is Mapping:
+            return self._named(given, *get_args(bare))
+        return _checked(given, self._items(given, bare) if get_origin(bare) is tuple else given.value, wanted)
+
+    def _struct(self, given: _Given, struct: type[Struct]) -> Struct:
+        values = self.members(given, struct)
+        missing = [f.name for f in msgspec.structs.fields(struct) if f.required and f.name not in values]
+        if missing:
+            raise given.error(f"needs the key {missing[0]}")
+        try:
+            return struct(**values)
+        except _ImpossibleError as error:
+            blamed = next((given.entries()[key] for key in error.keys if key in values), given)
+            raise blamed.error(error.why) from None
+
+    def _tagged(self, given: _Given, structs: Iterable[type[Struct]]) -> Struct:
+        kinds = {str(struct.__struct_config__.tag): struct for struct in structs}
+        entries = dict(given.entries())
+        kind = entries.pop("type", None)
+        if kind is None:
+            raise given.error(f"needs the key type: {_either(kinds)}")
+        if not (isinstance(kind.value, str) and kind.value in kinds):
+            raise kind.error(f"must be {_either(kinds)}, not {kind.shown}")
+        return self._struct(_Given(entries, given.where), kinds[kind.value])
+
+    def _named(self, given: _Given, name: Any, wanted: Any) -> dict[str, Any]:
+        entries = given.entries()
+        for key, entry in entries.items():
+            _checked(_Given(key, entry.where, _readable(key)), key, name)
+        return {key: self._value(entry, wanted) for key, entry in entries.items()}
+
+    def _items(self, given: _Given, wanted: Any) -> tuple[Any, ...]:
+        if not isinstance(given.value, list):
+            raise given.error("must be a list")
+        return tuple(self._value(item, get_args(wanted)[0]) for item in given.value)
+
+    def _variable(self, name: str, given: _Given) -> str:
+        # No error here shows the value: it may be a secret.
+        if not _VARIABLE.match(name):
+            raise given.error("is no variable's name: letters, digits and _")
+        if name in _DAEMON_VARIABLES:
+            raise given.error("is set by the daemon itself")
+        if not isinstance(given.value, str) or "\0" in given.value:
+            raise given.error("must be a string without NUL (in quotes where YAML reads something else)")
+        return _REFERENCE.sub(lambda match: self._referred(match, given), given.value)
+
+    def _referred(self, match: re.Match[str], given: _Given) -> str:
+        name, end = match.groups()
+        if not end or not _VARIABLE.match(name):
+            raise given.error("${ begins a reference: write ${NAME}, a variable of the daemon's environment")
+        if name not in self._environ:
+            raise given.error(f"${{{name}}} is not set in the daemon's environment")
+        return self._environ[name]
+
+
+def _checked(given: _Given, value: Any, wanted: Any) -> Any:
+    """Returns `value` as msgspec converts it; what it refuses is told in the words of the type's `Meta`."""
+    try:
+        return msgspec.convert(value, wanted)
+    except msgspec.ValidationError:
+        meta = next(item for item in get_args(wanted) if isinstance(item, Meta))
+        raise given.error(f"must be {meta.description}, not {given.shown}") from None
+
+
+def _suggestion(key: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    nearest = difflib.get_close_matches(key, names, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else f"; here may stand {_either(names)}"
+
+
+def _either(names: Iterable[str]) -> str:
+    return " or ".join(", ".join(names).rsplit(", ", 1))

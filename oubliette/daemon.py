@@ -1,0 +1,175 @@
+"""The daemon: which parts there are, how they start, and how they stop. The only place that knows them all.
+
+    records                     the writer of the records: the last to stop
+    └─ work
+       ├─ sessions              a task each, with its link and its agent
+       ├─ http                  a task a connection, a task a request
+       └─ the stop, when it is asked for
+
+A stop goes from the leaves' promises to the root: no new work, every session tells its agent and its caller, streams
+end behind their last event, connections close, and then the records are written and closed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import trio
+from msgspec import Struct
+
+from oubliette.agents.base import Agent
+from oubliette.agents.command import CommandAgent
+from oubliette.config import Config, ExternalProfile, Profile
+from oubliette.declarations import DeclarationLimits
+from oubliette.events import Journal, RingLimits
+from oubliette.http.door import Door
+from oubliette.http.event_routes import EventRoutes
+from oubliette.http.hosts import Hosts
+from oubliette.http.mcp import McpEndpoint
+from oubliette.http.mcp_session import McpSessions
+from oubliette.http.operators import health, readiness
+from oubliette.http.positions import Positions
+from oubliette.http.rest import PlainRoutes
+from oubliette.http.server import HttpServer, bind
+from oubliette.link.server import LinkDoor
+from oubliette.log import get as get_logger
+from oubliette.projects import Projects
+from oubliette.protocol.names import RESERVED_CALLER_ID
+from oubliette.recovery import close_interrupted
+from oubliette.relay import RelayLimits
+from oubliette.sessions import SessionLimits, Sessions
+from oubliette.store import Store
+from oubliette.streams import Stream
+from oubliette.tokens import Tokens
+from oubliette.toolbox import box
+from oubliette.toolbox.call import Services
+
+log = get_logger(__name__)
+
+
+class Started(Struct, frozen=True, kw_only=True):
+    """What is known once the daemon is ready: its address, and on the first start where the admin token lies."""
+
+    url: str
+    admin_token: Path | None
+
+
+class Daemon:
+    """One daemon over one data directory.
+
+    Making it opens what can be refused: the records, the sockets' directory, the port. Raises an `OublietteError` in
+    words for the operator; then nothing is left open.
+    """
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        self._config = config
+        self.data_dir = data_dir.absolute()
+        self._store = Store.open(self.data_dir)
+        try:
+            self._links = LinkDoor(self.data_dir / "run", config.relay.max_message_bytes)
+            self._links.clean()
+            self._listener = bind(config.server.host, config.server.port)
+        except BaseException:
+            self._store.close()
+            raise
+        self._standing: set[Stream] = set()
+        self._stop = trio.Event()
+
+    @property
+    def url(self) -> str:
+        host, port = self._listener.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def stop(self) -> None:
+        """Asks for a graceful stop (WIRE section 8)."""
+        self._stop.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[Started] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serves until `stop`, then ends within `server.shutdown_grace_seconds` and a little."""
+        async with trio.open_nursery() as records:
+            await records.start(self._store.run)
+            await self._work(task_status)
+            records.cancel_scope.cancel()
+
+    async def _work(self, task_status: trio.TaskStatus[Started]) -> None:
+        journal = await self._open_journal()
+        tokens = Tokens(self._store)
+        projects = Projects(self._store, self.data_dir)
+        await projects.ensure_default()
+        admin_token = await tokens.ensure_admin(self.data_dir)
+        sessions = self._make_sessions(journal, projects)
+        services = self._make_services(sessions, tokens, projects)
+        mcp_sessions = McpSessions(sessions, self._store)
+        door = self._make_door(services, mcp_sessions, Positions(self._store.instance_id, journal))
+        server = HttpServer(door, self._listener)
+        async with trio.open_nursery() as work:
+            await work.start(sessions.run)
+            work.start_soon(server.serve)
+            task_status.started(Started(url=self.url, admin_token=admin_token))
+            await self._stop.wait()
+            with trio.move_on_after(self._config.server.shutdown_grace_seconds):
+                door.is_stopping = True
+                await sessions.end_all("shutdown")
+                for stream in [*self._standing, *mcp_sessions.standing()]:
+                    stream.finish()
+                await server.stop()
+            work.cancel_scope.cancel()
+        log.info("stopped")
+
+    async def _open_journal(self) -> Journal:
+        sessions = self._config.sessions
+        limits = RingLimits(events=sessions.event_buffer, bytes=sessions.event_buffer_bytes)
+        journal = Journal(self._store, limits, self._store.highest_seq())
+        await close_interrupted(self._store, journal)
+        return journal
+
+    def _make_sessions(self, journal: Journal, projects: Projects) -> Sessions:
+        relay, sessions = self._config.relay, self._config.sessions
+        limits = SessionLimits(
+            relay=RelayLimits(
+                attach_grace=relay.attach_grace_seconds,
+                disconnect_grace=relay.disconnect_grace_seconds,
+                max_pending=relay.max_pending,
+            ),
+            idle_timeout=sessions.idle_timeout_seconds,
+            max_active_per_project=sessions.max_active_per_project,
+        )
+        agents = {name: _agent(profile) for name, profile in self._config.agents.profiles.items()}
+        return Sessions(self._store, journal, self._links, projects, agents, limits)
+
+    def _make_services(self, sessions: Sessions, tokens: Tokens, projects: Projects) -> Services:
+        relay = self._config.relay
+        return Services(
+            sessions=sessions,
+            tokens=tokens,
+            projects=projects,
+            events=self._store,
+            poll_grace=relay.poll_grace_seconds,
+            default_agent=self._config.agents.default,
+            declarations=DeclarationLimits(
+                default_timeout=relay.timeout_seconds,
+                max_timeout=relay.max_timeout_seconds,
+                reserved=box.PACKS | {RESERVED_CALLER_ID},
+            ),
+        )
+
+    def _make_door(self, services: Services, mcp_sessions: McpSessions, positions: Positions) -> Door:
+        server = self._config.server
+        return Door(
+            hosts=Hosts(server.host, server.allowed_hosts, server.allowed_origins),
+            tokens=services.tokens,
+            max_body=self._config.relay.max_message_bytes,
+            open_routes={
+                "/health": health,
+                "/ready": readiness(lambda: self._store.healthy and not self._stop.is_set()),
+            },
+            mcp=McpEndpoint(services, mcp_sessions, positions),
+            streams=EventRoutes(services, positions, self._standing),
+            plain=PlainRoutes(services),
+        )
+
+
+def _agent(profile: Profile) -> Agent | None:
+    if isinstance(profile, ExternalProfile):
+        return None
+    return CommandAgent(profile.command, profile.env)

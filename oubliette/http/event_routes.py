@@ -1,0 +1,145 @@
+"""The two event streams for callers that speak no MCP: of one session, and of all of a principal (WIRE section 4.2).
+
+Plain ASGI, as `/mcp` is: a stream counts as the owner's presence from before its first byte until its connection's
+end, and nothing may come between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from oubliette.errors import InvalidParams, NotAcceptable
+from oubliette.events import Entry
+from oubliette.http.positions import Positions
+from oubliette.http.request import Request
+from oubliette.http.stream import Frame, write_events
+from oubliette.session import Session
+from oubliette.streams import Stream
+from oubliette.toolbox.call import Call, Services
+
+_OF_SESSION: Final = re.compile(r"/sessions/([^/]+)/events\Z")
+_OF_ALL: Final = "/events"
+
+
+class EventRoutes:
+    """Serves the streams. `standing` holds those that stay open until somebody finishes them."""
+
+    def __init__(self, services: Services, positions: Positions, standing: set[Stream]) -> None:
+        self._services = services
+        self._positions = positions
+        self._standing = standing
+
+    def serves(self, request: Request) -> bool:
+        """Whether a request asks for a stream: a page of a session's events is JSON."""
+        if request.method != "GET":
+            return False
+        if request.path == _OF_ALL:
+            return True
+        accept = request.header(b"accept")
+        wants_page = "application/json" in accept and "text/event-stream" not in accept
+        return _OF_SESSION.match(request.path) is not None and not wants_page
+
+    async def __call__(self, request: Request) -> None:
+        """Answers with a stream. Raises before its first byte where it cannot be opened."""
+        if not request.accepts("text/event-stream"):
+            raise NotAcceptable("Accept must allow text/event-stream")
+        match = _OF_SESSION.match(request.path)
+        if match is None:
+            await self._stream_all(request)
+        else:
+            await self._stream_session(request, match[1])
+
+    async def _stream_session(self, request: Request, session_id: str) -> None:
+        call = self._call(request)
+        session = await call.session(session_id)
+        resume_at = _resume_index(request)
+        with self._stream(call) as stream:
+            stream.cover(session, resume_at)
+            with self._children_of(session, stream, request):
+                await write_events(request, stream, _frame_of(session))
+
+    async def _stream_all(self, request: Request) -> None:
+        call = self._call(request)
+        owner = call.principal.token_id
+        sessions = self._services.sessions
+        resume_at = self._positions.seq_of(request.header(b"last-event-id"))
+
+        def started(session: Session) -> None:
+            if session.owner == owner:
+                stream.cover(session, 0)
+
+        with self._stream(call).stay_open() as stream, self._watching(stream, started):
+            if resume_at is None:
+                for session in sessions.owned(owner):
+                    stream.cover(session)
+            else:
+                owned = [(session, 0) for session in await sessions.owned_since(owner, resume_at)]
+                await stream.resume(resume_at, owned, sessions.journal.last_seq)
+            await write_events(request, stream, self._frame)
+
+    @contextmanager
+    def _children_of(self, root: Session, stream: Stream, request: Request) -> Iterator[None]:
+        """Covers every descendant of `root` too, those there are and those to come, where `?children=true` asks."""
+        if request.query().get("children") != "true":
+            yield
+            return
+        family = {root.id}
+
+        def started(session: Session, after: int | None = 0) -> None:
+            if session.parent_id in family:
+                family.add(session.id)
+                stream.cover(session, after)
+
+        for session in list(self._services.sessions.live):
+            started(session, None)
+        with self._watching(stream, started):
+            yield
+
+    @contextmanager
+    def _watching(self, stream: Stream, started: Callable[[Session], None]) -> Iterator[None]:
+        """Tells `started` of every session that starts meanwhile."""
+        watchers = self._services.sessions.watchers
+        watchers.add(started)
+        self._standing.add(stream)
+        try:
+            yield
+        finally:
+            watchers.discard(started)
+            self._standing.discard(stream)
+
+    def _frame(self, entry: Entry) -> bytes:
+        return _framed(entry, self._positions.id_of(entry).encode() if entry.index else b"")
+
+    def _stream(self, call: Call) -> Stream:
+        return Stream(call.principal.token_id, self._services.events)
+
+    def _call(self, request: Request) -> Call:
+        return Call(principal=request.known_principal, services=self._services)
+
+
+def _resume_index(request: Request) -> int | None:
+    """ "`Last-Event-ID` or `?since_index=` resumes (a malformed one is 400)"."""
+    last = request.header(b"last-event-id") or request.query().get("since_index")
+    if last is None:
+        return None
+    if not last.isascii() or not last.isdigit() or len(last) > 18:
+        raise InvalidParams(f"cannot resume at {last!r}: an event's index is a whole number", field="since_index")
+    return int(last)
+
+
+def _frame_of(session: Session) -> Frame:
+    """Frames of one session's stream: the `id:` is the index, and a descendant's event has none."""
+
+    def frame(entry: Entry) -> bytes:
+        return _framed(entry, b"%d" % entry.index if entry.index and entry.session_id == session.id else b"")
+
+    return frame
+
+
+def _framed(entry: Entry, id: bytes) -> bytes:
+    # Types and ids are ours and hold no line end; the data is compact JSON, which holds none.
+    head = b"id: %b\n" % id if id else b""
+    return b"%bevent: %b\ndata: %b\n\n" % (head, entry.type.encode(), entry.data)

@@ -1,0 +1,70 @@
+"""One HTTP request as the routes see it, and the ways to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from oubliette.tokens import Principal
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+JSON: Final = (b"content-type", b"application/json")
+
+
+class Request:
+    """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds."""
+
+    def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.body = b""
+        self.principal: Principal | None = None
+        self.receive = receive
+        self._send = send
+        self.has_started = False
+
+    @property
+    def known_principal(self) -> Principal:
+        """The principal, on a route behind the door's token check."""
+        assert self.principal is not None
+        return self.principal
+
+    def header(self, name: bytes) -> str:
+        """Returns a header's value, empty where there is none."""
+        return self.headers.get(name, b"").decode("latin-1").strip()
+
+    def query(self) -> dict[str, str]:
+        """Returns the parameters of the query; of a repeated one the last."""
+        return dict(parse_qsl(self.scope["query_string"].decode("latin-1"), keep_blank_values=True))
+
+    def accepts(self, kind: str) -> bool:
+        """Whether the answer may be of media type `kind`; without an `Accept` header anything may."""
+        accept = self.header(b"accept").lower()
+        family = kind.partition("/")[0]
+        return not accept or any(wanted in accept for wanted in (kind, f"{family}/*", "*/*"))
+
+    async def start(self, status: int, headers: Iterable[Header]) -> None:
+        """Sends the head of a response whose body follows by `write`."""
+        self.has_started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+
+    async def write(self, chunk: bytes, *, more: bool = True) -> None:
+        """Sends a part of the body; the last one with `more=False`."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
+
+    async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:
+        """Sends a whole response, JSON where it has a body."""
+        length = (b"content-length", b"%d" % len(body))
+        await self.start(status, [*headers, *([JSON] if body else []), *([length] if status != 204 else [])])
+        await self.write(body, more=False)
+
+    async def disconnected(self) -> None:
+        """Returns when the peer has gone. The body must have been read."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass

@@ -1,0 +1,214 @@
+"""One link: reads requests, runs each in a task of its own, and tells the client what is new (WIRE section 1).
+
+Three kinds of task, in two nested nurseries: the reader and the running requests in the inner one, the teller of news
+in the outer one. When the client goes, the inner nursery is cancelled and its requests end as `agent_gone`. When the
+session ends, only the reader stops: the requests have their outcomes already, and write them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+import trio
+
+from oubliette import errors
+from oubliette.errors import Forbidden, InvalidParams, InvalidRequest, MethodNotFound, OublietteError
+from oubliette.log import get as get_logger
+from oubliette.protocol import link
+from oubliette.protocol.jsonrpc import MalformedError, Message, decode, encode_error, encode_result
+from oubliette.protocol.lines import CLOSED, ENVELOPE_ALLOWANCE, NEED_DATA, OVERSIZED, LineReader
+from oubliette.relay import Pending, Progress
+from oubliette.session import Session
+
+_CHUNK: Final = 64 * 1024
+# A client that takes longer over one line is not reading: its link is closed rather than its answers kept.
+SEND_TIMEOUT: Final = 10.0
+
+_caller_tool_decoder: Final = msgspec.json.Decoder(link.CallerToolParams)
+_cancelled_decoder: Final = msgspec.json.Decoder(link.CancelledParams)
+
+log = get_logger(__name__)
+
+
+class Connection:
+    """One client of `session` on `stream`; `max_message_bytes` bounds a payload."""
+
+    def __init__(self, session: Session, stream: trio.abc.Stream, max_message_bytes: int) -> None:
+        self._session = session
+        self._stream = stream
+        self._lines = LineReader(max_message_bytes + ENVELOPE_ALLOWANCE)
+        self._reading = trio.CancelScope()
+        self._sending = trio.Lock()
+        self._running: dict[bytes, Pending] = {}
+        # What to tell: the newest state only, so that a slow client costs no memory.
+        self._news = trio.Event()
+        self._config_due = False
+        self._progress: dict[bytes, Progress] = {}
+        self._is_first_line = True
+        self._methods: dict[str, Callable[[Message, trio.Nursery], None]] = {"caller_tool": self._caller_tool}
+
+    async def run(self) -> None:
+        """Serves the client until it goes, or until `finish` and the last answer."""
+        self._session.on_declared.append(self._declared)
+        try:
+            await self._send(self._config())
+            await self._send(link.pack_tools_config([]))
+            async with trio.open_nursery() as connection:
+                connection.start_soon(self._tell)
+                async with trio.open_nursery() as requests:
+                    with self._reading:
+                        await self._read(requests)
+                        requests.cancel_scope.cancel(reason="the client has gone")
+                connection.cancel_scope.cancel(reason="nothing is left to tell")
+        except* (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            pass  # the client went while it was written to; its requests have ended with their tasks
+        finally:
+            self._session.on_declared.remove(self._declared)
+
+    def finish(self) -> None:
+        """Reads no more: the connection ends with the answers of what is running."""
+        self._reading.cancel(reason="the session is ending")
+
+    async def _read(self, requests: trio.Nursery) -> None:
+        while True:
+            line = self._lines.next_event()
+            if line is NEED_DATA:
+                self._lines.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
+            elif line is CLOSED:
+                return
+            elif line is OVERSIZED:
+                await self._refuse(b"", InvalidRequest("the line is longer than relay.max_message_bytes allows"))
+            elif isinstance(line, bytes) and not await self._take_line(line, requests):
+                return
+
+    async def _take_line(self, line: bytes, requests: trio.Nursery) -> bool:
+        """Takes one line; returns False when it is the last one that will be read."""
+        is_first, self._is_first_line = self._is_first_line, False
+        if is_first and line.startswith(link.GREETING):
+            return await self._greet(line)
+        try:
+            self._take_message(decode(line), requests)
+        except MalformedError as error:
+            kind = errors.ParseError if error.code == errors.ParseError.code else InvalidRequest
+            await self._refuse(error.id, kind(str(error)))
+        except _RefusedError as refused:
+            await self._refuse(refused.id, refused.error)
+        return True
+
+    async def _greet(self, line: bytes) -> bool:
+        """Older clients name the project. It proves nothing, so it may only agree with the socket that they opened."""
+        project_id = line[len(link.GREETING) :].decode(errors="replace").strip()
+        if project_id == self._session.project_id:
+            return True
+        await self._refuse(b"", Forbidden(f"this socket belongs to another project than {project_id!r}"))
+        return False
+
+    def _take_message(self, message: Message, requests: trio.Nursery) -> None:
+        if message.method.startswith("notifications/"):
+            return self._notified(message)
+        try:
+            handler = self._methods.get(message.method)
+            if message.is_response:
+                raise InvalidRequest("no method")
+            if handler is None:
+                raise MethodNotFound(f"unknown method {message.method!r}")
+            if message.id in self._running:
+                raise InvalidRequest(f"the id {message.id.decode()} is still in use on this link")
+            handler(message, requests)
+        except OublietteError as error:
+            raise _RefusedError(message.id, error) from None
+
+    def _caller_tool(self, message: Message, requests: trio.Nursery) -> None:
+        params = _decode_params(_caller_tool_decoder, message)
+        arguments = link.EMPTY_OBJECT if bytes(params.arguments) == b"null" else params.arguments
+        pending = self._session.relay.begin(params.tool, arguments, partial(self._progressed, message.id))
+        # Without an id a request cannot be cancelled, nor can its id be in use.
+        if message.id not in (b"", b"null"):
+            self._running[message.id] = pending
+        requests.start_soon(self._answer, message.id, pending)
+
+    async def _answer(self, id: bytes, pending: Pending) -> None:
+        try:
+            answer = encode_result(id, await self._session.relay.outcome(pending))
+        except OublietteError as error:
+            log.debug("a caller tool failed", session=self._session.id, tool=pending.tool.name, kind=error.kind)
+            answer = encode_error(id, errors.as_jsonrpc(error))
+        finally:
+            self._running.pop(id, None)
+            self._progress.pop(id, None)
+        await self._send(answer)
+
+    def _notified(self, message: Message) -> None:
+        """Takes a notification; one that is unknown or names what has ended is ignored (JSON-RPC 2.0, section 4.1)."""
+        if message.method != "notifications/cancelled":
+            return
+        try:
+            id = Message(raw_id=_cancelled_decoder.decode(message.params).request_id).id
+        except msgspec.MsgspecError:
+            return
+        pending = self._running.get(id)
+        if pending is not None:
+            self._session.relay.cancel(pending)
+
+    def _declared(self) -> None:
+        self._config_due = True
+        self._news.set()
+
+    def _progressed(self, id: bytes, progress: Progress) -> None:
+        if id in self._running:
+            self._progress[id] = progress
+            self._news.set()
+
+    async def _tell(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            for line in self._take_news():
+                await self._send(line)
+
+    def _take_news(self) -> list[bytes]:
+        lines = [self._config()] if self._config_due else []
+        lines += [
+            link.progress(id, report.progress, report.total, report.message) for id, report in self._progress.items()
+        ]
+        self._config_due = False
+        self._progress.clear()
+        return lines
+
+    def _config(self) -> bytes:
+        declaration = self._session.declaration
+        if declaration is None:
+            return link.caller_tools_config(None, [])
+        return link.caller_tools_config(declaration.caller_id, [tool.source for tool in declaration.tools.values()])
+
+    async def _refuse(self, id: bytes, error: OublietteError) -> None:
+        await self._send(encode_error(id, errors.as_jsonrpc(error)))
+
+    async def _send(self, line: bytes) -> None:
+        async with self._sending:
+            try:
+                with trio.fail_after(SEND_TIMEOUT):
+                    await self._stream.send_all(line + b"\n")
+            except BaseException:
+                # Half a line may be out: nothing that follows it could be read.
+                await trio.aclose_forcefully(self._stream)
+                raise
+
+
+class _RefusedError(Exception):
+    """A request that is answered with an error at once."""
+
+    def __init__(self, id: bytes, error: OublietteError) -> None:
+        super().__init__(str(error))
+        self.id = id
+        self.error = error
+
+
+def _decode_params(decoder: msgspec.json.Decoder[link.CallerToolParams], message: Message) -> link.CallerToolParams:
+    try:
+        return decoder.decode(message.params or link.EMPTY_OBJECT)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"params of {message.method!r}: {error}", field="params") from None

@@ -1,0 +1,110 @@
+"""A unix socket for each session; being able to open it is what identifies the session (WIRE section 1)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from oubliette.errors import InternalError
+from oubliette.link.connection import Connection
+from oubliette.log import get as get_logger
+from oubliette.session import Session
+
+# `sun_path` holds 108 bytes, one of them for the NUL.
+MAX_SOCKET_PATH: Final = 107
+# When a session ends: how long its links may take over their last answers, in seconds.
+LAST_ANSWERS: Final = 1.0
+_NAME: Final = "relay.sock"
+_BACKLOG: Final = 64
+
+log = get_logger(__name__)
+
+
+class LinkDoor:
+    """Opens sessions' sockets below `run_dir`, which belongs to this daemon alone.
+
+    `max_message_bytes` bounds one line. Raises `InternalError` where a socket's path would be too long.
+    """
+
+    def __init__(self, run_dir: Path, max_message_bytes: int) -> None:
+        self._run_dir = run_dir
+        self._max_message_bytes = max_message_bytes
+        length = len(os.fsencode(self._new_path().absolute()))
+        if length > MAX_SOCKET_PATH:
+            raise InternalError(
+                f"sockets below {run_dir} would have paths of {length} bytes, and a unix socket's path has at most "
+                f"{MAX_SOCKET_PATH}: choose a data directory with a shorter path (--data-dir)"
+            )
+
+    def clean(self) -> None:
+        """Removes what a crashed daemon left; the lock on the data directory makes sure that it is ours."""
+        if self._run_dir.is_symlink():
+            raise InternalError(f"{self._run_dir} is a symbolic link: remove it")
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+        self._run_dir.mkdir(mode=0o700, parents=True)
+
+    def open(self, session: Session) -> SessionLink:
+        """Opens a socket of the session's own, in a directory that only the daemon may enter."""
+        path = self._new_path()
+        # The directory comes first and is private, so that there is no moment at which others could connect.
+        path.parent.mkdir(mode=0o700)
+        try:
+            return SessionLink(session, path, self._max_message_bytes)
+        except OSError as error:
+            shutil.rmtree(path.parent, ignore_errors=True)
+            raise InternalError(f"the session's socket cannot be opened: {error}") from error
+
+    def _new_path(self) -> Path:
+        return self._run_dir / secrets.token_hex(5) / _NAME
+
+
+class SessionLink:
+    """One session's listening socket and the connections that came through it."""
+
+    def __init__(self, session: Session, path: Path, max_message_bytes: int) -> None:
+        self.path = path
+        self._session = session
+        self._max_message_bytes = max_message_bytes
+        self._connections: set[Connection] = set()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.bind(os.fspath(path))
+        path.chmod(0o600)
+        self._socket.listen(_BACKLOG)
+
+    async def serve(self) -> None:
+        """Serves connections until the session is `ending`; then lets them give their last answers."""
+        listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket))
+        try:
+            async with trio.open_nursery() as nursery:
+                accepting = trio.CancelScope()
+                nursery.start_soon(self._accept, listener, accepting, nursery)
+                await self._session.ending.wait()
+                accepting.cancel()
+                for connection in self._connections:
+                    connection.finish()
+                nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
+        finally:
+            self._socket.close()
+            shutil.rmtree(self.path.parent, ignore_errors=True)
+
+    async def _accept(self, listener: trio.SocketListener, scope: trio.CancelScope, nursery: trio.Nursery) -> None:
+        with scope:
+            await trio.serve_listeners(self._handle, [listener], handler_nursery=nursery)
+
+    async def _handle(self, stream: trio.SocketStream) -> None:
+        """One connection's task. An error in it ends that connection, never the session."""
+        connection = Connection(self._session, stream, self._max_message_bytes)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except Exception:
+            log.exception("a link failed", session=self._session.id)
+        finally:
+            self._connections.discard(connection)
+            await trio.aclose_forcefully(stream)

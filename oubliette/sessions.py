@@ -1,0 +1,254 @@
+"""All sessions: those under way, each a task in one nursery, and those of earlier days, which the records hold."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+import trio
+from msgspec import Struct
+
+from oubliette import clock
+from oubliette.agents.base import Agent
+from oubliette.declarations import Declaration
+from oubliette.errors import InvalidParams, LimitExceeded, NotFound, ShuttingDown
+from oubliette.events import Journal
+from oubliette.log import get as get_logger
+from oubliette.projects import Projects
+from oubliette.protocol.events import EndReason
+from oubliette.records import ProjectRecord, SessionRecord, WorkspaceRecord
+from oubliette.relay import RelayLimits
+from oubliette.session import Listener, Records, Session, TurnInLine
+
+# Ended sessions whose requests are still remembered, so that a late answer is told `conflict`; a few KiB each.
+MAX_RECENT: Final = 1000
+
+log = get_logger(__name__)
+
+SessionHook = Callable[[Session], None]
+
+
+class Links(Protocol):
+    """The door through which sessions' clients come."""
+
+    def open(self, session: Session) -> Listener:
+        """Opens a socket of the session's own. Raises an `OublietteError` where that cannot be."""
+        ...
+
+
+class SessionRecords(Records, Protocol):
+    async def session(self, session_id: str) -> SessionRecord | None: ...
+    async def sessions(
+        self,
+        *,
+        projects: Collection[str] | None,
+        owner: str | None,
+        status: str | None,
+        limit: int,
+        before: tuple[str, str] | None,
+    ) -> list[SessionRecord]: ...
+    async def sessions_since(self, owner: str, seq: int) -> list[SessionRecord]: ...
+
+
+class SessionLimits(Struct, frozen=True, kw_only=True):
+    """The `sessions` section of the configuration; times in seconds, 0 for never."""
+
+    relay: RelayLimits
+    idle_timeout: float = 3600
+    max_active_per_project: int = 100
+
+
+class NewSession(Struct, frozen=True, kw_only=True):
+    """What a session is started with, checked."""
+
+    owner: str
+    project: ProjectRecord
+    workspace: WorkspaceRecord
+    agent: str
+    message: str
+    declaration: Declaration | None
+
+
+class Sessions:
+    """The registry. `run` must be running; what it runs ends with it."""
+
+    def __init__(
+        self,
+        records: SessionRecords,
+        journal: Journal,
+        links: Links,
+        projects: Projects,
+        agents: Mapping[str, Agent | None],
+        limits: SessionLimits,
+    ) -> None:
+        self.journal = journal
+        self.watchers: set[SessionHook] = set()
+        self._records = records
+        self._links = links
+        self._projects = projects
+        self._agents = agents
+        self._limits = limits
+        self._live: dict[str, Session] = {}
+        self._recent: OrderedDict[str, Session] = OrderedDict()
+        self._nursery: trio.Nursery | None = None
+        self._closing = False
+
+    def is_external(self, agent: str) -> bool:
+        """Whether the profile `agent` starts nothing."""
+        return agent in self._agents and self._agents[agent] is None
+
+    @property
+    def live(self) -> Collection[Session]:
+        return self._live.values()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Owns every session's task, and ends sessions that nobody uses. Runs until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._expire)
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def start(
+        self, new: NewSession, hook: SessionHook = lambda session: None
+    ) -> tuple[Session, TurnInLine | None]:
+        """Starts a session with its first message; returns when it is recorded and its agent is under way.
+
+        `hook` is called before its first event. Raises `InvalidParams` for an unknown agent, `LimitExceeded` and
+        `ShuttingDown`; then nothing was started.
+        """
+        self._check(new)
+        session = self._make(new)
+        listener = self._links.open(session)
+        self._live[session.id] = session
+        assert self._nursery is not None
+        self._nursery.start_soon(self._live_through, session, listener)
+        try:
+            await self._records.save_session(session.record)
+            session.check_open()
+        except BaseException:
+            session.end("failed")
+            raise
+        for watcher in (hook, *self.watchers):
+            watcher(session)
+        session.started()
+        log.info("session started", session=session.id, project=session.project_id, agent=session.agent_name)
+        return session, session.message(new.message)
+
+    async def message(
+        self, session: Session, text: str, *, declaration: Declaration | None = None, interrupt: bool = False
+    ) -> TurnInLine | None:
+        """Gives a session of the owner its next message, and new tools first. Raises as `Session.message` does."""
+        session.check_open()
+        session.check_line(interrupt=interrupt)
+        if declaration is not None:
+            session.declare(declaration)
+            await self._records.save_session(session.record)
+        return session.message(text, interrupt=interrupt)
+
+    async def end(self, session: Session, reason: EndReason = "ended") -> None:
+        """Ends a session and returns when that is recorded; ending one that has ended does nothing."""
+        if not session.over.is_set():
+            session.end(reason)
+            await session.over.wait()
+            await self._records.save_session(session.record)
+
+    async def end_all(self, reason: EndReason) -> None:
+        """Refuses new sessions, ends every one there is, and returns when the last one has gone."""
+        self._closing = True
+        sessions = list(self._live.values())
+        for session in sessions:
+            session.end(reason)
+        for session in sessions:
+            await session.over.wait()
+
+    async def find(self, session_id: str) -> Session:
+        """Returns a session of any day. Raises `NotFound`."""
+        session = self._live.get(session_id) or self._recent.get(session_id)
+        if session is None:
+            record = await self._records.session(session_id)
+            # It may have been started while the records were read.
+            session = self._live.get(session_id) or (self.archived(record) if record else None)
+        if session is None:
+            raise NotFound(f"no session {session_id!r}", field="session_id")
+        return session
+
+    async def page(
+        self, *, projects: Collection[str] | None, status: str | None, limit: int, before: tuple[str, str] | None
+    ) -> list[Session]:
+        """Returns sessions, newest first; `before` is the (created_at, id) of the last one of the page before."""
+        records = await self._records.sessions(projects=projects, owner=None, status=status, limit=limit, before=before)
+        return [self._live.get(record.session_id) or self.archived(record) for record in records]
+
+    def owned(self, owner: str) -> list[Session]:
+        """Returns the sessions of `owner` that are under way."""
+        return [session for session in self._live.values() if session.owner == owner]
+
+    async def owned_since(self, owner: str, seq: int) -> list[Session]:
+        """Returns the sessions of `owner` that are under way or have had an event after `seq`."""
+        records = await self._records.sessions_since(owner, seq)
+        ended = [self.archived(record) for record in records if record.session_id not in self._live]
+        return [*self.owned(owner), *ended]
+
+    def archived(self, record: SessionRecord) -> Session:
+        """Returns a session that can only be read."""
+        return Session(record, self.journal, self._limits.relay, agent=None, folder=Path())
+
+    def _check(self, new: NewSession) -> None:
+        if self._closing:
+            raise ShuttingDown("the daemon is stopping; no session was started")
+        if new.agent not in self._agents:
+            raise InvalidParams(f"unknown agent {new.agent!r}; one of: {', '.join(self._agents)}", field="agent")
+        active = sum(session.project_id == new.project.project_id for session in self._live.values())
+        if active >= self._limits.max_active_per_project:
+            raise LimitExceeded(f"project {new.project.project_id!r} has {active} active sessions, as many as it may")
+
+    def _make(self, new: NewSession) -> Session:
+        record = SessionRecord(
+            session_id=f"ses_{secrets.token_hex(16)}",
+            project_id=new.project.project_id,
+            workspace_id=new.workspace.workspace_id,
+            status="starting",
+            agent=new.agent,
+            runtime="process",
+            owner=new.owner,
+            parent_id=None,
+            depth=0,
+            caller=None,
+            created_at=clock.now(),
+            ended_at=None,
+            last_index=0,
+        )
+        folder = self._projects.folder(new.workspace)
+        session = Session(record, self.journal, self._limits.relay, agent=self._agents[new.agent], folder=folder)
+        if new.declaration is not None:
+            session.declare(new.declaration)
+        return session
+
+    async def _live_through(self, session: Session, listener: Listener) -> None:
+        """A session's task: whatever goes wrong in it ends with it."""
+        try:
+            await session.run(listener, self._records)
+        except Exception:
+            log.exception("a session failed", session=session.id)
+        finally:
+            del self._live[session.id]
+            self._remember(session)
+
+    def _remember(self, session: Session) -> None:
+        self._recent[session.id] = session
+        if len(self._recent) > MAX_RECENT:
+            self._recent.popitem(last=False)
+
+    async def _expire(self) -> None:
+        """Ends sessions without event or stream for `idle_timeout` seconds."""
+        timeout = self._limits.idle_timeout
+        while timeout:
+            await trio.sleep(timeout / 4)
+            now = trio.current_time()
+            for session in list(self._live.values()):
+                if not session.log.is_followed and session.log.last_append < now - timeout:
+                    session.end("idle")

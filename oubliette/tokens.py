@@ -1,0 +1,136 @@
+"""API tokens and the principals behind them (WIRE section 6, "Tokens").
+
+`oub_<id>_<secret>`: the id finds the record, the secret's hash is compared in constant time. Only the hash is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from oubliette import clock
+from oubliette.errors import InvalidParams, NotFound, Unauthorized
+from oubliette.log import get as get_logger
+from oubliette.records import TokenRecord
+from oubliette.scopes import EXAMPLES, Scope, parse_scope
+
+_FORMAT: Final = re.compile(r"oub_([a-z0-9]{1,32})_([0-9a-f]{64})\Z", re.ASCII)
+# Compared where no record is found, so that an unknown id takes as long as a wrong secret.
+_NOBODY: Final = bytes(32)
+# Last use is for operators: it is written this seldom, in seconds, and never waited for.
+_USE_RECORDED_EVERY: Final = 60.0
+ADMIN_TOKEN_FILE: Final = "admin.token"  # noqa: S105  # the name of a file, not a secret
+
+log = get_logger(__name__)
+
+
+class Principal(Struct, frozen=True):
+    """Who a request is made as: one token."""
+
+    token_id: str
+    scope: Scope
+
+
+class TokenStore(Protocol):
+    def tokens(self) -> list[TokenRecord]: ...
+    async def save_token(self, record: TokenRecord) -> None: ...
+    async def delete_token(self, token_id: str) -> None: ...
+    def post_token_use(self, token_id: str, when: str) -> None: ...
+
+
+class _Known(Struct):
+    """A token that was issued, ready to be compared with."""
+
+    record: TokenRecord
+    principal: Principal | None
+    expires: float
+    use_recorded: float = 0.0
+
+
+class Tokens:
+    """Every token there is, in memory; changes are recorded before they are confirmed."""
+
+    def __init__(self, store: TokenStore) -> None:
+        self._store = store
+        self._known = {record.token_id: _known(record) for record in store.tokens()}
+
+    def authenticate(self, token: str) -> Principal:
+        """Returns the principal of a token. Raises `Unauthorized` for a missing, unknown or expired one."""
+        match = _FORMAT.match(token)
+        known = self._known.get(match[1]) if match else None
+        digest = known.record.digest if known else _NOBODY
+        if not match or not hmac.compare_digest(_digest(token), digest) or known is None or known.principal is None:
+            raise Unauthorized("missing, unknown or revoked token; send 'Authorization: Bearer oub_…'")
+        now = time.time()
+        if now >= known.expires:
+            raise Unauthorized(f"the token {known.record.token_id!r} expired at {known.record.expires_at}")
+        if now - known.use_recorded > _USE_RECORDED_EVERY:
+            known.use_recorded = now
+            self._store.post_token_use(known.record.token_id, clock.now())
+        return known.principal
+
+    async def create(self, name: str, scope: str, expires_in_seconds: float | None = None) -> tuple[str, TokenRecord]:
+        """Issues a token; returns it, the only time that it is shown, and its record. Raises `InvalidParams`."""
+        if parse_scope(scope) is None:
+            raise InvalidParams(f"no scope {scope!r}; one of: {EXAMPLES}", field="scope")
+        token_id = secrets.token_hex(6)
+        token = f"oub_{token_id}_{secrets.token_hex(32)}"
+        expires_at = None if expires_in_seconds is None else clock.seconds_from_now(expires_in_seconds)
+        record = TokenRecord(
+            token_id=token_id,
+            name=name,
+            scope=scope,
+            digest=_digest(token),
+            created_at=clock.now(),
+            last_used_at=None,
+            expires_at=expires_at,
+        )
+        await self._store.save_token(record)
+        self._known[token_id] = _known(record)
+        log.info("token created", token_id=token_id, scope=scope)
+        return token, record
+
+    async def revoke(self, token_id: str) -> None:
+        """Makes a token worthless from now on. Raises `NotFound`."""
+        if token_id not in self._known:
+            raise NotFound(f"no token {token_id!r}", field="token_id")
+        await self._store.delete_token(token_id)
+        self._known.pop(token_id, None)
+        log.info("token revoked", token_id=token_id)
+
+    def all(self) -> list[TokenRecord]:
+        """Returns every token's record, oldest first."""
+        return sorted((known.record for known in self._known.values()), key=lambda record: record.created_at)
+
+    async def ensure_admin(self, data_dir: Path) -> Path | None:
+        """On the first start, with no token at all, issues one with scope `admin` and returns where it was written."""
+        if self._known:
+            return None
+        token, _ = await self.create("admin", "admin")
+        path = data_dir / ADMIN_TOKEN_FILE
+        path.unlink(missing_ok=True)
+        # Made with its mode, so that there is no moment at which others could read it.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token + "\n")
+        return path
+
+
+def _known(record: TokenRecord) -> _Known:
+    # A scope that an older or newer release wrote and this one does not know gives no rights at all.
+    scope = parse_scope(record.scope)
+    principal = Principal(record.token_id, scope) if scope else None
+    expires = float("inf") if record.expires_at is None else datetime.fromisoformat(record.expires_at).timestamp()
+    return _Known(record, principal, expires)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,1 @@
+"""The daemon's own tools, one module a pack (WIRE section 6)."""

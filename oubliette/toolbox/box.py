@@ -1,0 +1,55 @@
+"""Every tool, and the one place where a call is allowed or refused, whatever door it came through."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from oubliette.errors import Forbidden, NotFound
+from oubliette.scopes import Scope
+from oubliette.toolbox import caller_tool, session, token
+from oubliette.toolbox.call import Call
+from oubliette.toolbox.declare import AnyTool
+
+TOOLS: Final[dict[str, AnyTool]] = {
+    declared.name: declared
+    for declared in (
+        session.session_message,
+        session.session_list,
+        session.session_get,
+        session.session_events,
+        session.session_end,
+        caller_tool.caller_tool_response,
+        caller_tool.caller_tool_progress,
+        token.token_create,
+        token.token_list,
+        token.token_revoke,
+    )
+}
+PACKS: Final = frozenset({"project", "workspace", "session", "caller_tool", "token", "ot"})
+
+
+def offered(scope: Scope) -> Sequence[AnyTool]:
+    """Returns the tools that a scope may call, in a fixed order."""
+    return [declared for declared in TOOLS.values() if scope.allows(declared.access, declared.target)]
+
+
+def find(name: str) -> AnyTool:
+    """Returns a tool by its MCP name. Raises `NotFound`."""
+    if name not in TOOLS:
+        raise NotFound(f"unknown tool {name!r}; there are: {', '.join(TOOLS)}", field="name")
+    return TOOLS[name]
+
+
+async def run(call: Call, declared: AnyTool, arguments: msgspec.Raw | bytes) -> bytes:
+    """Runs a tool and returns its result as JSON text. Raises an `OublietteError`.
+
+    Things outside the asker's scope are `not_found` before they are `forbidden`: the handler looks them up through
+    `call`, so what a scope may never do is refused first and tells nothing of what exists.
+    """
+    scope = call.principal.scope
+    if not scope.allows(declared.access, declared.target):
+        raise Forbidden(f"the scope of this token does not allow {declared.name} ({declared.access} access)")
+    return msgspec.json.encode(await declared.run(call, declared.decode(arguments)))

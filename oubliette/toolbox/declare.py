@@ -1,0 +1,115 @@
+"""One declaration a tool: its schemas, its MCP entry, its permission check and the decoding of its arguments.
+
+@tool("token", access="admin", target="global")
+async def revoke(call: Call, arguments: TokenId) -> Revoked:
+    '''Makes a token worthless.'''
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from oubliette.errors import InvalidParams
+from oubliette.protocol.names import mcp_name
+from oubliette.scopes import Access, Target
+from oubliette.toolbox.call import Call
+
+ArgumentsT = TypeVar("ArgumentsT", bound=Struct)
+ResultT = TypeVar("ResultT", bound=Struct)
+Handler = Callable[[Call, ArgumentsT], Awaitable[ResultT]]
+
+# msgspec's sentences: "… field `x`", "… - at `$.x[3].y`", "… at `key` in `$.x`".
+_NAMED_FIELD: Final = re.compile(r"field `([^`]+)`")
+_PATH: Final = re.compile(r"`\$\.?([^`]*)`")
+
+
+class Tool(Generic[ArgumentsT, ResultT]):
+    """A tool of the daemon. `name` is its MCP name, `holds` whether its answer may be long in coming."""
+
+    def __init__(
+        self,
+        handler: Handler[ArgumentsT, ResultT],
+        identity: str,
+        access: Access,
+        target: Target,
+        *,
+        holds: bool,
+        destructive: bool,
+        for_agents: bool,
+    ) -> None:
+        hints = typing.get_type_hints(handler, include_extras=True)
+        self.pack, _, name = identity.partition(".")
+        self.name = mcp_name(self.pack, name)
+        self.access = access
+        self.target = target
+        self.holds = holds
+        self.for_agents = for_agents
+        self.run = handler
+        self.description = inspect.cleandoc(handler.__doc__ or "")
+        self.arguments: type[ArgumentsT] = hints["arguments"]
+        self.entry = self._entry(hints["return"], destructive)
+        self._decoder: msgspec.json.Decoder[ArgumentsT] = msgspec.json.Decoder(self.arguments)
+
+    def decode(self, arguments: msgspec.Raw | bytes) -> ArgumentsT:
+        """Returns the arguments, checked. Raises `InvalidParams` that names the argument at fault."""
+        try:
+            return self._decoder.decode(arguments)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"{self.name}: {error}", field=_field_of(str(error))) from None
+        except msgspec.DecodeError as error:
+            raise InvalidParams(f"{self.name}: {error}") from None
+
+    def _entry(self, result: type[ResultT], destructive: bool) -> dict[str, Any]:
+        read_only = self.access == "read"
+        return {
+            "name": self.name,
+            "description": self.description,
+            "inputSchema": _schema(self.arguments),
+            "outputSchema": _schema(result),
+            "annotations": {"readOnlyHint": read_only, "destructiveHint": destructive, "openWorldHint": False},
+        }
+
+
+AnyTool = Tool[Any, Any]
+
+
+def tool(
+    identity: str,
+    *,
+    access: Access,
+    target: Target,
+    holds: bool = False,
+    destructive: bool = False,
+    for_agents: bool = True,
+) -> Callable[[Handler[ArgumentsT, ResultT]], Tool[ArgumentsT, ResultT]]:
+    """Declares the decorated async function as the tool `identity`, `pack.tool`.
+
+    `access` and `target` are WIRE section 6's columns. `holds`: it may wait for a turn or for events. `destructive` is
+    the MCP hint. `for_agents`: whether it is offered to an agent that holds a key.
+    """
+
+    def declare(handler: Handler[ArgumentsT, ResultT]) -> Tool[ArgumentsT, ResultT]:
+        return Tool(handler, identity, access, target, holds=holds, destructive=destructive, for_agents=for_agents)
+
+    return declare
+
+
+def _schema(struct: type[Struct]) -> dict[str, Any]:
+    """The JSON Schema of a Struct, with `type: object` at its top as MCP demands."""
+    (_,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+    schema: dict[str, Any] = components.pop(struct.__name__)
+    schema.pop("title", None)
+    return {**schema, "$defs": components} if components else schema
+
+
+def _field_of(sentence: str) -> str | None:
+    named, path = _NAMED_FIELD.search(sentence), _PATH.search(sentence)
+    parts = [path[1] if path else "", named[1] if named else ""]
+    return ".".join(part for part in parts if part) or None

@@ -1,0 +1,276 @@
+"""The pack `session`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Literal
+
+import msgspec
+import trio
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from oubliette.declarations import Declaration, parse_declaration
+from oubliette.errors import Forbidden, InvalidParams
+from oubliette.session import Session, TurnInLine
+from oubliette.sessions import NewSession
+from oubliette.streams import Stream
+from oubliette.toolbox.call import Call
+from oubliette.toolbox.declare import tool
+
+SessionId = Annotated[str, Meta(description="The session's id")]
+Status = Literal["starting", "running", "idle", "completed", "failed", "ended", "interrupted"]
+Limit = Annotated[int, Meta(ge=1, le=1000, description="At most so many")]
+
+
+class NewMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    message: Annotated[str, Meta(description="What the agent is asked to do")]
+    project_id: Annotated[str | None, Meta(description="The project of a new session")] = None
+    workspace_id: Annotated[str | None, Meta(description="The workspace of a new session")] = None
+    session_id: Annotated[str | None, Meta(description="The session to go on with; without it a new one starts")] = None
+    agent: Annotated[str | None, Meta(description="The agent profile of a new session")] = None
+    context: Annotated[
+        Raw | UnsetType,
+        Meta(description="caller_id and caller_tools: the tools of yours that the agent may call"),
+    ] = UNSET
+    interrupt: Annotated[bool, Meta(description="End the turn under way first")] = False
+    wait: Annotated[bool, Meta(description="Answer when the turn has ended, with its text")] = False
+
+
+class OneSession(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    session_id: SessionId
+
+
+class ListArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    project_id: Annotated[str | None, Meta(description="Only sessions of this project")] = None
+    status: Annotated[Status | None, Meta(description="Only sessions in this state")] = None
+    limit: Limit = 100
+    cursor: Annotated[str | None, Meta(description="next_cursor of the page before")] = None
+
+
+class EventsArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    session_id: Annotated[str | None, Meta(description="The session whose events are asked for")] = None
+    since_index: Annotated[int, Meta(ge=0, description="Events after this index")] = 0
+    limit: Limit = 100
+    wait_seconds: Annotated[float, Meta(ge=0, le=30, description="Wait so long for an event where there is none")] = 0
+    follow: Annotated[bool, Meta(description="Answer when the session has ended")] = False
+
+
+class SessionView(Struct, frozen=True, kw_only=True):
+    session_id: str
+    project_id: str
+    workspace_id: str
+    status: Status
+    agent: str
+    runtime: str
+    owner: Annotated[str, Meta(description="The token_id of the token that started it")]
+    parent_id: str | None
+    depth: int
+    caller_id: str | None
+    caller_tools: list[str]
+    created_at: str
+    last_index: int
+    socket: Annotated[str | UnsetType, Meta(description="Where a client of one's own attaches (external)")] = UNSET
+    warnings: list[str] | UnsetType = UNSET
+    text: Annotated[str | UnsetType, Meta(description="What the turn said, with wait")] = UNSET
+
+
+class SessionPage(Struct, frozen=True, kw_only=True):
+    sessions: list[SessionView]
+    next_cursor: str | UnsetType = UNSET
+
+
+class EventsPage(Struct, frozen=True, kw_only=True):
+    session_id: str
+    status: Status
+    last_index: Annotated[int, Meta(description="The session's newest index")]
+    events: list[Raw]
+    completed: Annotated[bool, Meta(description="No turn is under way, and none has failed")]
+    failed: Annotated[bool, Meta(description="The session failed or was interrupted")]
+
+
+@tool("session.message", access="write", target="project", holds=True)
+async def session_message(call: Call, arguments: NewMessage) -> SessionView:
+    """Starts a session with a message to its agent, or goes on with one."""
+    declaration = _declaration(call, arguments)
+    if arguments.session_id is None:
+        session, turn = await _start(call, arguments, declaration)
+    else:
+        session, turn = await _continue(call, arguments, arguments.session_id, declaration)
+    text: str | UnsetType = UNSET
+    if turn is not None and arguments.wait:
+        await turn.done.wait()
+        if turn.error is not None:
+            raise turn.error
+        text = turn.text
+    warnings = [*declaration.warnings] if declaration and declaration.warnings else UNSET
+    return view(call, session, text=text, warnings=warnings)
+
+
+@tool("session.list", access="read", target="project")
+async def session_list(call: Call, arguments: ListArguments) -> SessionPage:
+    """Lists sessions, newest first."""
+    sessions = await call.services.sessions.page(
+        projects=_projects(call, arguments.project_id),
+        status=arguments.status,
+        limit=arguments.limit,
+        before=None if arguments.cursor is None else _from_cursor(arguments.cursor),
+    )
+    more = len(sessions) == arguments.limit
+    return SessionPage(
+        sessions=[view(call, session) for session in sessions],
+        next_cursor=_to_cursor(sessions[-1]) if more else UNSET,
+    )
+
+
+@tool("session.get", access="read", target="project")
+async def session_get(call: Call, arguments: OneSession) -> SessionView:
+    """Returns one session."""
+    session = await call.session(arguments.session_id)
+    call.name(session)
+    return view(call, session)
+
+
+@tool("session.events", access="read", target="project", holds=True)
+async def session_events(call: Call, arguments: EventsArguments) -> EventsPage:
+    """Returns a session's events after an index; may wait for one, or for the session's end."""
+    if arguments.session_id is None:
+        raise InvalidParams("session_events: session_id is missing", field="session_id")
+    session = await call.session(arguments.session_id)
+    call.name(session)
+    if arguments.follow:
+        await session.over.wait()
+    found = await _poll(call, session, arguments)
+    return EventsPage(
+        session_id=session.id,
+        status=session.status,
+        last_index=session.log.last_index,
+        events=found,
+        completed=session.status in ("idle", "completed", "ended"),
+        failed=session.status in ("failed", "interrupted"),
+    )
+
+
+@tool("session.end", access="write", target="project", destructive=True)
+async def session_end(call: Call, arguments: OneSession) -> SessionView:
+    """Ends a session and its agent; may be repeated."""
+    session = await call.session(arguments.session_id)
+    await call.services.sessions.end(session)
+    return view(call, session)
+
+
+def view(
+    call: Call, session: Session, *, text: str | UnsetType = UNSET, warnings: list[str] | UnsetType = UNSET
+) -> SessionView:
+    """Returns what the asker may see of a session."""
+    declaration = session.declaration
+    # "With the profile `external`, `session_message` returns the socket's path as `socket` (admin scope only)".
+    scope = call.principal.scope
+    shows_socket = session.is_external and scope.allows("admin", "global") and not session.ending.is_set()
+    return SessionView(
+        session_id=session.id,
+        project_id=session.project_id,
+        workspace_id=session.workspace_id,
+        status=session.status,
+        agent=session.agent_name,
+        runtime=session.runtime,
+        owner=session.owner,
+        parent_id=session.parent_id,
+        depth=session.depth,
+        caller_id=declaration.caller_id if declaration else None,
+        caller_tools=[*declaration.tools] if declaration else [],
+        created_at=session.created_at,
+        last_index=session.log.last_index,
+        socket=str(session.socket) if shows_socket else UNSET,
+        warnings=warnings,
+        text=text,
+    )
+
+
+def _declaration(call: Call, arguments: NewMessage) -> Declaration | None:
+    if arguments.context is UNSET or bytes(arguments.context) == b"null":
+        return None
+    return parse_declaration(arguments.context, call.services.declarations)
+
+
+async def _start(
+    call: Call, arguments: NewMessage, declaration: Declaration | None
+) -> tuple[Session, TurnInLine | None]:
+    services = call.services
+    project = call.project(arguments.project_id)
+    agent = arguments.agent or project.agent or services.default_agent
+    new = NewSession(
+        owner=call.principal.token_id,
+        project=project,
+        workspace=services.projects.workspace(project, arguments.workspace_id),
+        agent=agent,
+        message=arguments.message,
+        declaration=declaration,
+    )
+    _check_wait(arguments, is_external=services.sessions.is_external(agent))
+    return await services.sessions.start(new, lambda session: call.name(session, 0))
+
+
+async def _continue(
+    call: Call, arguments: NewMessage, session_id: str, declaration: Declaration | None
+) -> tuple[Session, TurnInLine | None]:
+    session = await call.session(session_id)
+    _check_same(arguments, session)
+    if declaration is not None and session.owner != call.principal.token_id:
+        raise Forbidden(f"session {session.id!r} belongs to another token, which alone may declare tools")
+    _check_wait(arguments, is_external=session.is_external)
+    call.name(session, session.log.last_index)
+    turn = await call.services.sessions.message(
+        session, arguments.message, declaration=declaration, interrupt=arguments.interrupt
+    )
+    return session, turn
+
+
+def _check_wait(arguments: NewMessage, *, is_external: bool) -> None:
+    if arguments.wait and is_external:
+        raise InvalidParams("an external session has no turns to wait for", field="wait")
+
+
+def _check_same(arguments: NewMessage, session: Session) -> None:
+    """What a session was started with cannot change with a message."""
+    for field, value in (
+        ("project_id", session.project_id),
+        ("workspace_id", session.workspace_id),
+        ("agent", session.agent_name),
+    ):
+        asked = getattr(arguments, field)
+        if asked is not None and asked != value:
+            raise InvalidParams(f"session {session.id!r} has {field} {value!r}, not {asked!r}", field=field)
+
+
+async def _poll(call: Call, session: Session, arguments: EventsArguments) -> list[Raw]:
+    """WIRE section 3, "Polling counts": while it waits the owner is connected, and for a while after."""
+    waits = arguments.wait_seconds > 0
+    stream = Stream(call.principal.token_id, call.services.events, counts=waits)
+    try:
+        stream.cover(session, arguments.since_index)
+        entries = await stream.ready(arguments.limit)
+        if not entries and waits:
+            with trio.move_on_after(arguments.wait_seconds):
+                entries = (await stream.batch())[: arguments.limit]
+    finally:
+        stream.close(linger=call.services.poll_grace if waits else 0)
+    return [Raw(entry.data) for entry in entries]
+
+
+def _projects(call: Call, project_id: str | None) -> list[str] | None:
+    """The projects whose sessions are listed, None for all: a scope sees its own only."""
+    if project_id is None and call.principal.scope.project_id is None:
+        return None
+    return [call.project(project_id).project_id]
+
+
+def _to_cursor(session: Session) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode((session.created_at, session.id))).decode()
+
+
+def _from_cursor(cursor: str) -> tuple[str, str]:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor.encode()), type=tuple[str, str])
+    except (binascii.Error, msgspec.MsgspecError, UnicodeError):
+        raise InvalidParams("cursor is not one that session_list returned", field="cursor") from None

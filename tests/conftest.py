@@ -1,0 +1,31 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.helpers.http import Api
+from tests.helpers.process import DaemonProcess
+
+# Short graces, so that no test waits long for what it is about; everything else is the default.
+SHARED_CONFIG = """
+relay: {attach_grace_seconds: 2, poll_grace_seconds: 1}
+sessions: {max_active_per_project: 10000}
+log: {level: debug}
+"""
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[DaemonProcess]:
+    """One real daemon for every test that leaves it as it was."""
+    with DaemonProcess(SHARED_CONFIG) as process:
+        yield process
+        assert process.process.poll() is None, "a test ended the shared daemon"
+
+
+@pytest.fixture
+def api(daemon: DaemonProcess) -> Api:
+    """The shared daemon, as its admin."""
+    return Api(daemon.port, daemon.admin_token)

@@ -1,0 +1,102 @@
+"""A real daemon process, started and stopped by a test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+READY = "listening on "
+START_SECONDS = 20
+
+
+class DaemonProcess:
+    """`python -m oubliette serve` on a data directory of its own, with `config` as its YAML file.
+
+    Used as a context manager: leaving it kills what is left of the process and removes the directory.
+    """
+
+    def __init__(self, config: str = "", *, environ: dict[str, str] | None = None) -> None:
+        # Short: a socket's path has 107 bytes, and pytest's own folders use half of them.
+        self.root = Path(tempfile.mkdtemp(prefix="oub-"))
+        self.data_dir = self.root / "data"
+        self.config = self.root / "oubliette.yaml"
+        self.config.write_text(config)
+        self.log = self.root / "log"
+        self.environ = environ or {}
+        self.url = ""
+        self._process: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            shutil.rmtree(self.root)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self.root)
+
+    def start(self, *options: str) -> None:
+        """Starts the process and returns when it is ready."""
+        command = [sys.executable, "-m", "oubliette", "serve", "--config", str(self.config)]
+        command += ["--data-dir", str(self.data_dir), *(options or ("--port", "0"))]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "PYTHONWARNINGS": "error", **self.environ},
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(READY):
+            self.kill()
+            raise RuntimeError(f"the daemon did not start: {self.log.read_text()}")
+        self.url = line.removeprefix(READY).strip()
+
+    @property
+    def process(self) -> subprocess.Popen[str]:
+        assert self._process is not None
+        return self._process
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
+
+    @property
+    def admin_token(self) -> str:
+        return (self.data_dir / "admin.token").read_text().strip()
+
+    @property
+    def log_text(self) -> str:
+        return self.log.read_text()
+
+    def kill(self) -> None:
+        """Kills the process where it still runs, as `kill -9` does."""
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.kill()
+            self._process.wait()
+            if self._process.stdout is not None:
+                self._process.stdout.close()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Sends a signal and returns the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
