@@ -1,6 +1,6 @@
 """The configuration: one YAML file, read strictly into frozen Structs (WIRE section 9).
 
-A file goes through three steps: `_Document` turns YAML into a tree of `_Given` values that know their line, the
+A file goes through three steps: `Document` turns YAML into a tree of `Given` values that know their line, the
 command line's options are laid over it, and `_Reader` turns it into the Structs below. The Structs are the whole
 schema: names, types, bounds, defaults, and in `Meta.description` the words of the error. A new section is one Struct
 and one line of `Sections`.
@@ -15,29 +15,18 @@ import re
 import sys
 from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
 
 import msgspec
-import yaml
 from msgspec import Meta, Struct
 
-# Far more than a configuration holds, and little enough that the worst file is refused within a second.
-MAX_FILE_BYTES: Final = 1024 * 1024
-MAX_EVENTS: Final = 50_000
-# YAML 1.1 reads 1:1:1:… as one number, in quadratic time: half a megabyte of it took 97 s.
-MAX_NUMBER_CHARACTERS: Final = 100
-# The schema needs 5 levels. The composer of libyaml recurses on the C stack, so depth is checked before it runs.
-MAX_DEPTH: Final = 16
-# How much of a refused value an error shows.
-_SHOWN_CHARACTERS: Final = 40
+from oubliette.config_file import Document, Given, readable
 
 # About 31 years: longer than anything waits, and safe in every clock's arithmetic. NaN and infinity fall outside too.
 _MAX_SECONDS: Final = 1e9
-_STRING: Final = "tag:yaml.org,2002:str"
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)(\}?)")
@@ -76,10 +65,6 @@ RuntimeKind = Annotated[
 ]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
 LogFormat = Annotated[Literal["auto", "console", "json"], Meta(description="auto, console or json")]
-
-
-class ConfigError(Exception):
-    """What is wrong with the configuration, in one line that begins with where: file, line and key, or the option."""
 
 
 class _ImpossibleError(ValueError):
@@ -248,7 +233,7 @@ def load(path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[st
     command line said for keys of `server` (`host`, `port`); None is not said. Raises `ConfigError`.
     """
     source = _find(path, environ)
-    root = _Document(source).read() if source else _Given({}, "")
+    root = Document(source).read() if source else Given({}, "")
     values = _Reader(environ).members(_lay_over(root, overrides), Sections)
     return Config(**values, source=source)
 
@@ -270,147 +255,13 @@ def _usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(environ["HOME"], ".config", "oubliette", "oubliette.yaml")
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A value, where it was given, and how an error shows it. No repr: it may be a secret."""
-
-    value: Any = field(repr=False)
-    where: str
-    shown: str = field(default="nothing", repr=False)
-
-    def error(self, message: str) -> ConfigError:
-        return ConfigError(f"{self.where}: {message}")
-
-    def entries(self) -> dict[str, _Given]:
-        # A section whose keys are all commented out is read as null: it has its defaults.
-        if self.value is None:
-            return {}
-        if not isinstance(self.value, dict):
-            raise self.error("must be a mapping of keys to values")
-        return self.value
-
-
-class _Document:
-    """One YAML file as a tree of `_Given`, without what a configuration does not need and an attacker does
-    (HAZARDS T35): tags, anchors, aliases, merge keys, depth, size.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._text = self._read_text()
-        self._loader = yaml.CSafeLoader(self._text)
-
-    def read(self) -> _Given:
-        try:
-            self._check_events()
-            node = self._loader.get_single_node()
-        except yaml.YAMLError as error:
-            raise self._not_yaml(error) from None
-        return self._given(node, "", _line(node)) if node else _Given({}, f"{self._path}:1")
-
-    def _read_text(self) -> str:
-        try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-            text = data.decode("utf-8-sig")
-        except OSError as error:
-            raise ConfigError(f"{self._path}: cannot be read: {error.strerror}") from None
-        except UnicodeDecodeError as error:
-            raise self._error(data.count(b"\n", 0, error.start) + 1, "is not UTF-8") from None
-        if len(data) > MAX_FILE_BYTES:
-            raise ConfigError(f"{self._path}: is larger than {MAX_FILE_BYTES} bytes")
-        return text
-
-    def _error(self, line: int, message: str) -> ConfigError:
-        return ConfigError(f"{self._path}:{line}: {message}")
-
-    def _not_yaml(self, error: yaml.YAMLError) -> ConfigError:
-        mark = getattr(error, "problem_mark", None)
-        if mark is None:  # a ReaderError, about one character: it knows the byte
-            before = self._text.encode()[: getattr(error, "position", 0)]
-            return self._error(before.count(b"\n") + 1, f"is not YAML: {getattr(error, 'reason', error)}")
-        why = " ".join(filter(None, (getattr(error, "context", None), getattr(error, "problem", None))))
-        return self._error(mark.line + 1, f"is not YAML: {why}")
-
-    def _check_events(self) -> None:
-        depth = 0
-        for count, event in enumerate(yaml.parse(self._text, Loader=yaml.CSafeLoader)):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            line = _line(event)
-            if depth > MAX_DEPTH:
-                raise self._error(line, f"is nested deeper than {MAX_DEPTH} levels")
-            if count > MAX_EVENTS:
-                raise self._error(line, f"holds more than {MAX_EVENTS} keys and values")
-            if getattr(event, "anchor", None) is not None:
-                raise self._error(line, "anchors and aliases (& and *) are not allowed: write the value out")
-            if getattr(event, "tag", None) is not None:
-                raise self._error(line, "tags (!) are not allowed")
-
-    def _given(self, node: yaml.Node, key: str, line: int) -> _Given:
-        where = f"{self._path}:{line}: {key}" if key else f"{self._path}:{line}"
-        if isinstance(node, yaml.MappingNode):
-            return _Given(self._mapping(node, key), where, "a mapping")
-        if isinstance(node, yaml.SequenceNode):
-            items = [self._given(item, f"{key}[{i}]", _line(item)) for i, item in enumerate(node.value)]
-            return _Given(items, where, "a list")
-        return _Given(self._scalar(node, where), where, _as_written(node))
-
-    def _scalar(self, node: yaml.Node, where: str) -> Any:
-        if node.tag == _STRING:
-            return node.value
-        try:
-            if len(node.value) <= MAX_NUMBER_CHARACTERS:
-                return self._loader.construct_object(node)
-        except (ValueError, OverflowError):  # a date in month 13
-            pass
-        raise ConfigError(f"{where}: cannot be read: in quotes it is a string")
-
-    def _mapping(self, node: yaml.MappingNode, path: str) -> dict[str, _Given]:
-        entries: dict[str, _Given] = {}
-        lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            key, line = self._key(key_node), _line(key_node)
-            shown = f"{path}.{_readable(key)}" if path else _readable(key)
-            if key in entries:
-                raise self._error(line, f"{shown}: stands twice, first in line {lines[key]}")
-            lines[key] = line
-            entries[key] = self._given(value_node, shown, line)
-        return entries
-
-    def _key(self, node: yaml.Node) -> str:
-        if node.tag == "tag:yaml.org,2002:merge":
-            raise self._error(_line(node), "merge keys (<<) are not allowed: write the values out")
-        if node.tag != _STRING:
-            raise self._error(_line(node), "a key must be a string (in quotes where YAML reads something else)")
-        return str(node.value)
-
-
-def _line(node: yaml.Node | yaml.Event) -> int:
-    mark = node.start_mark
-    return mark.line + 1 if mark else 1
-
-
-def _readable(key: str) -> str:
-    """A key as far as it looks like one: `{TOKEN=abc}` is a key to YAML, and its end a secret."""
-    match = re.match(r"[\w.-]{0,40}", key)
-    text = match[0] if match else ""
-    return text if text == key else f"{text}…"
-
-
-def _as_written(node: yaml.Node) -> str:
-    if node.tag == "tag:yaml.org,2002:null":
-        return "nothing"
-    text = node.value if len(node.value) <= _SHOWN_CHARACTERS else node.value[:_SHOWN_CHARACTERS] + "…"
-    return json.dumps(text) if node.tag == _STRING else str(text)
-
-
-def _lay_over(root: _Given, overrides: Mapping[str, object]) -> _Given:
-    said = {key: _Given(value, f"--{key}", json.dumps(value)) for key, value in overrides.items() if value is not None}
+def _lay_over(root: Given, overrides: Mapping[str, object]) -> Given:
+    said = {key: Given(value, f"--{key}", json.dumps(value)) for key, value in overrides.items() if value is not None}
     if not said:
         return root
     sections = root.entries()
-    server = sections.get("server", _Given({}, root.where))
-    return _Given({**sections, "server": _Given({**server.entries(), **said}, server.where)}, root.where)
+    server = sections.get("server", Given({}, root.where))
+    return Given({**sections, "server": Given({**server.entries(), **said}, server.where)}, root.where)
 
 
 class _Reader:
@@ -419,7 +270,7 @@ class _Reader:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
 
-    def members(self, given: _Given, struct: type[Struct]) -> dict[str, Any]:
+    def members(self, given: Given, struct: type[Struct]) -> dict[str, Any]:
         known = {info.name: info.type for info in msgspec.structs.fields(struct)}
         entries = given.entries()
         for key, entry in entries.items():
@@ -427,7 +278,7 @@ class _Reader:
                 raise entry.error(f"unknown key{_suggestion(key, known)}")
         return {key: self._value(entry, known[key]) for key, entry in entries.items()}
 
-    def _value(self, given: _Given, wanted: Any) -> Any:
+    def _value(self, given: Given, wanted: Any) -> Any:
         bare = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
         if bare is Environment:
             return Environment({name: self._variable(name, entry) for name, entry in given.entries().items()})
@@ -439,7 +290,7 @@ class _Reader:
             return self._named(given, *get_args(bare))
         return _checked(given, self._items(given, bare) if get_origin(bare) is tuple else given.value, wanted)
 
-    def _struct(self, given: _Given, struct: type[Struct]) -> Struct:
+    def _struct(self, given: Given, struct: type[Struct]) -> Struct:
         values = self.members(given, struct)
         missing = [f.name for f in msgspec.structs.fields(struct) if f.required and f.name not in values]
         if missing:
@@ -450,7 +301,7 @@ class _Reader:
             blamed = next((given.entries()[key] for key in error.keys if key in values), given)
             raise blamed.error(error.why) from None
 
-    def _tagged(self, given: _Given, structs: Iterable[type[Struct]]) -> Struct:
+    def _tagged(self, given: Given, structs: Iterable[type[Struct]]) -> Struct:
         kinds = {str(struct.__struct_config__.tag): struct for struct in structs}
         entries = dict(given.entries())
         kind = entries.pop("type", None)
@@ -458,20 +309,20 @@ class _Reader:
             raise given.error(f"needs the key type: {_either(kinds)}")
         if not (isinstance(kind.value, str) and kind.value in kinds):
             raise kind.error(f"must be {_either(kinds)}, not {kind.shown}")
-        return self._struct(_Given(entries, given.where), kinds[kind.value])
+        return self._struct(Given(entries, given.where), kinds[kind.value])
 
-    def _named(self, given: _Given, name: Any, wanted: Any) -> dict[str, Any]:
+    def _named(self, given: Given, name: Any, wanted: Any) -> dict[str, Any]:
         entries = given.entries()
         for key, entry in entries.items():
-            _checked(_Given(key, entry.where, _readable(key)), key, name)
+            _checked(Given(key, entry.where, readable(key)), key, name)
         return {key: self._value(entry, wanted) for key, entry in entries.items()}
 
-    def _items(self, given: _Given, wanted: Any) -> tuple[Any, ...]:
+    def _items(self, given: Given, wanted: Any) -> tuple[Any, ...]:
         if not isinstance(given.value, list):
             raise given.error("must be a list")
         return tuple(self._value(item, get_args(wanted)[0]) for item in given.value)
 
-    def _variable(self, name: str, given: _Given) -> str:
+    def _variable(self, name: str, given: Given) -> str:
         # No error here shows the value: it may be a secret.
         if not _VARIABLE.match(name):
             raise given.error("is no variable's name: letters, digits and _")
@@ -481,7 +332,7 @@ class _Reader:
             raise given.error("must be a string without NUL (in quotes where YAML reads something else)")
         return _REFERENCE.sub(lambda match: self._referred(match, given), given.value)
 
-    def _referred(self, match: re.Match[str], given: _Given) -> str:
+    def _referred(self, match: re.Match[str], given: Given) -> str:
         name, end = match.groups()
         if not end or not _VARIABLE.match(name):
             raise given.error("${ begins a reference: write ${NAME}, a variable of the daemon's environment")
@@ -490,7 +341,7 @@ class _Reader:
         return self._environ[name]
 
 
-def _checked(given: _Given, value: Any, wanted: Any) -> Any:
+def _checked(given: Given, value: Any, wanted: Any) -> Any:
     """Returns `value` as msgspec converts it; what it refuses is told in the words of the type's `Meta`."""
     try:
         return msgspec.convert(value, wanted)

@@ -28,7 +28,7 @@ from oubliette.errors import OublietteError
 
 # A token as WIRE section 6 writes it. The quantifiers are possessive: a hostile string costs linear time.
 _TOKEN: Final = re.compile(r"oub_[A-Za-z0-9]++_[A-Za-z0-9]++")
-# A line is for reading: a longer value loses its middle, a longer list its end. Together they bound what one call costs.
+# A line is for reading: a longer value loses its middle, a longer list its end. Together they bound what a line costs.
 MAX_CHARACTERS: Final = 16 * 1024
 MAX_NESTED_CHARACTERS: Final = 1024
 MAX_ITEMS: Final = 32

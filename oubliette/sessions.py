@@ -17,6 +17,7 @@ from oubliette.declarations import Declaration
 from oubliette.errors import InvalidParams, LimitExceeded, NotFound, ShuttingDown
 from oubliette.events import Journal
 from oubliette.log import get as get_logger
+from oubliette.log import span
 from oubliette.projects import Projects
 from oubliette.protocol.events import EndReason
 from oubliette.records import ProjectRecord, SessionRecord, WorkspaceRecord
@@ -231,7 +232,8 @@ class Sessions:
     async def _live_through(self, session: Session, listener: Listener) -> None:
         """A session's task: whatever goes wrong in it ends with it."""
         try:
-            await session.run(listener, self._records)
+            with span("session", detached=True, session=session.id):
+                await session.run(listener, self._records)
         except Exception:
             log.exception("a session failed", session=session.id)
         finally:

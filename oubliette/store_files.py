@@ -60,7 +60,7 @@ def open_private(path: Path) -> int:
     Raises StoreError for a symbolic link, for anything but a regular file of our own, and for one that is read-only.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"{path} cannot be opened for writing ({error.strerror}): mend or move it") from error
     try:

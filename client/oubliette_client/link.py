@@ -30,6 +30,8 @@ LONGEST_START_PAUSE_SECONDS: Final = 0.5
 # As much as the agent may have under way (requests.MAX_RUNNING_CHARACTERS): more than that is only there when a daemon
 # that reads nothing meets an agent that cancels and calls again.
 MAX_UNSENT_BYTES: Final = 32 * 1024 * 1024
+# HAZARDS F14: calls fail within 1 s of the daemon's death.
+LAST_WORDS_SECONDS: Final = 0.5
 
 LOST: Final = (
     "The connection to Oubliette was lost while this call was under way. Outcome unknown: the tool may or may not have "
@@ -129,7 +131,8 @@ class Connection:
 
     async def _write(self, scope: trio.CancelScope) -> None:
         await self._outbox.run(self._stream)
-        scope.cancel()
+        # A daemon that takes nothing any more may have answered before it went: what it said is still to be read.
+        scope.deadline = trio.current_time() + LAST_WORDS_SECONDS
 
     async def _read(self) -> str:
         lines = LineStream(self._stream)

@@ -53,17 +53,16 @@ class Server:
             self._outbox.put(source.encode(answer))
 
     def _take_line(self, text: str, nursery: trio.Nursery) -> None:
-        batch = messages.batch_untrusted(text)
-        if batch is None:
-            self._take(text, self._reply, nursery)
-        elif not self._methods.revision.batches:
-            raise RequestError(messages.INVALID_REQUEST, f"MCP {self._methods.revision.name} has no batches")
-        elif not 0 < len(batch) <= MAX_RUNNING:
-            raise RequestError(messages.INVALID_REQUEST, f"a batch must have 1 to {MAX_RUNNING} messages")
+        if messages.is_batch(text):
+            self._take_batch(messages.batch_untrusted(text), nursery)
         else:
-            self._take_batch(batch, nursery)
+            self._take(text, self._reply, nursery)
 
     def _take_batch(self, batch: list[str], nursery: trio.Nursery) -> None:
+        if not self._methods.revision.batches:
+            raise RequestError(messages.INVALID_REQUEST, f"MCP {self._methods.revision.name} has no batches")
+        if not 0 < len(batch) <= MAX_RUNNING:
+            raise RequestError(messages.INVALID_REQUEST, f"a batch must have 1 to {MAX_RUNNING} messages")
         answers = Batch(len(batch), self._reply)
         for text in batch:
             try:

@@ -14,7 +14,8 @@ import trio
 
 from oubliette import config, log
 from oubliette.cli.places import URL_FILE, default_data_dir
-from oubliette.config import Config, ConfigError
+from oubliette.config import Config
+from oubliette.config_file import ConfigError
 from oubliette.daemon import Daemon, Started
 from oubliette.errors import OublietteError
 

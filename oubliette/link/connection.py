@@ -16,7 +16,7 @@ import trio
 
 from oubliette import errors
 from oubliette.errors import Forbidden, InvalidParams, InvalidRequest, MethodNotFound, OublietteError
-from oubliette.log import get as get_logger
+from oubliette.log import span
 from oubliette.protocol import link
 from oubliette.protocol.jsonrpc import MalformedError, Message, decode, encode_error, encode_result
 from oubliette.protocol.lines import CLOSED, ENVELOPE_ALLOWANCE, NEED_DATA, OVERSIZED, LineReader
@@ -29,8 +29,6 @@ SEND_TIMEOUT: Final = 10.0
 
 _caller_tool_decoder: Final = msgspec.json.Decoder(link.CallerToolParams)
 _cancelled_decoder: Final = msgspec.json.Decoder(link.CancelledParams)
-
-log = get_logger(__name__)
 
 
 class Connection:
@@ -132,9 +130,9 @@ class Connection:
 
     async def _answer(self, id: bytes, pending: Pending) -> None:
         try:
-            answer = encode_result(id, await self._session.relay.outcome(pending))
+            with span("caller_tool", tool=pending.tool.name, request_id=pending.request_id):
+                answer = encode_result(id, await self._session.relay.outcome(pending))
         except OublietteError as error:
-            log.debug("a caller tool failed", session=self._session.id, tool=pending.tool.name, kind=error.kind)
             answer = encode_error(id, errors.as_jsonrpc(error))
         finally:
             self._running.pop(id, None)

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from oubliette import config
-from oubliette.config import CommandProfile, Config, ConfigError, Environment, ExternalProfile
+from oubliette.config import CommandProfile, Config, Environment, ExternalProfile
+from oubliette.config_file import ConfigError
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "oubliette.yaml"

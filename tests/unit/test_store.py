@@ -213,17 +213,26 @@ def test_a_migration_that_fails_leaves_the_version_before_it(data_dir: Path, mon
     assert stored(data_dir, "SELECT count(*) FROM sqlite_master WHERE name = 'more'") == 0
 
 
-@pytest.mark.parametrize("offset", [0, 4096])
-def test_a_damaged_database_is_refused_and_left_as_it_is(data_dir: Path, offset: int) -> None:
-    Store.open(data_dir).close()
+async def fill(store: Store, events: int) -> None:
+    await store.save_project(project())
+    await store.save_session(session())
+    for seq in range(1, events + 1):
+        store.append_event(event(seq))
+
+
+@pytest.mark.parametrize("page", [0, 1, -1])
+async def test_a_damaged_database_is_refused_and_left_as_it_is(data_dir: Path, page: int) -> None:
+    """The first page is the schema, the second a table that every start reads, the last one nobody's at a start."""
+    store = Store.open(data_dir)
+    await run_and_stop(store, lambda: fill(store, 500))
     path = data_dir / "oubliette.db"
-    with path.open("r+b") as file:
-        file.seek(offset)
-        file.write(b"\xa5" * 200)
-    before = path.read_bytes()
+    content = bytearray(path.read_bytes())
+    start = page * 4096 % len(content)
+    content[start : start + 200] = b"\xa5" * 200
+    path.write_bytes(content)
     with pytest.raises(StoreError, match=f"{path} cannot be used"):
         Store.open(data_dir)
-    assert path.read_bytes() == before
+    assert path.read_bytes() == content
 
 
 def test_a_read_only_database_is_refused(data_dir: Path) -> None:
@@ -236,14 +245,7 @@ def test_a_read_only_database_is_refused(data_dir: Path) -> None:
 
 async def test_a_large_database_is_checked_in_part(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store.open(data_dir)
-
-    async def fill() -> None:
-        await store.save_project(project())
-        await store.save_session(session())
-        for seq in range(1, 3001):
-            store.append_event(event(seq))
-
-    await run_and_stop(store, fill)
+    await run_and_stop(store, lambda: fill(store, 3000))
     monkeypatch.setattr(store_schema, "CHECK_SECONDS", -1.0)
     store = Store.open(data_dir)
     assert store.highest_seq() == 3000
@@ -558,6 +560,23 @@ async def test_readiness_recovers_without_new_work(store: Store) -> None:
     assert (store.healthy, store.last_error) == (True, None)
 
 
+async def test_readiness_stays_red_while_nothing_can_be_written(store: Store) -> None:
+    tries = trio.Semaphore(0)
+    trio_token = trio.lowlevel.current_trio_token()
+    store._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(StoreError):
+        await store.save_token(token())
+    store._connection.set_trace_callback(
+        lambda sql: trio_token.run_sync_soon(tries.release) if sql == "BEGIN IMMEDIATE" else None
+    )
+    for _ in range(3):
+        await tries.acquire()
+        assert not store.healthy
+    store._connection.execute("PRAGMA query_only = OFF")
+    await recovered(store)
+    assert store.tokens() == []
+
+
 async def test_only_the_newest_post_of_each_key_outlives_a_failed_try(store: Store) -> None:
     await fill_the_disk(store)
     store.append_event(event(1, data=b"x" * 20_000))
@@ -636,14 +655,7 @@ async def test_who_waits_for_room_learns_that_the_store_is_closed(
 
 async def test_what_is_queued_at_the_end_is_written_and_the_log_taken_back(data_dir: Path) -> None:
     store = Store.open(data_dir)
-
-    async def work() -> None:
-        await store.save_project(project())
-        await store.save_session(session())
-        for seq in range(1, 1001):
-            store.append_event(event(seq))
-
-    await run_and_stop(store, work)
+    await run_and_stop(store, lambda: fill(store, 1000))
     assert sorted(os.listdir(data_dir)) == ["lock", "oubliette.db"]
     assert stored(data_dir) == 1000
     with pytest.raises(StoreError, match="closed"):
@@ -671,10 +683,14 @@ async def test_a_stop_on_a_failing_disk_is_bounded_and_known_as_unclean(
         await store.save_project(project())
         await store.save_session(session())
         set_page_limit(store, pages_used(store))
+        store._connection.set_trace_callback(lambda sql: tries.append(sql) if sql == "BEGIN IMMEDIATE" else None)
         store.append_event(event(1, data=b"x" * 20_000))
         store.post_session(session(status="x" * 20_000))
 
+    tries: list[str] = []
     await run_and_stop(store, work)
+    # The first at once, the next after 0.1 s; the one after 0.3 s would be too late.
+    assert 1 <= len(tries) <= 2
     again = Store.open(data_dir)
     assert not again.clean_stop
     assert again.highest_seq() == RESERVED

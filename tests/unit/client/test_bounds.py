@@ -117,6 +117,18 @@ async def test_an_oversized_line_is_told_once_and_the_next_line_read() -> None:
     assert await lines.receive() is CLOSED
 
 
+async def test_a_connection_that_breaks_is_one_that_was_closed() -> None:
+    class Breaking(trio.abc.ReceiveStream):
+        async def receive_some(self, max_bytes: int | None = None) -> bytes:
+            await trio.lowlevel.checkpoint()
+            raise trio.BrokenResourceError
+
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    assert await LineStream(Breaking()).receive() is CLOSED
+
+
 async def test_an_outbox_writes_every_line_in_order_and_whole() -> None:
     left, right = memory_stream_pair()
     outbox = Outbox(100)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from oubliette_client import methods
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.unit.client.harness import client, ready_client, text_of
@@ -232,6 +233,37 @@ async def test_params_of_a_wrong_shape_are_refused(params: str) -> None:
         await agent.send(f'{{"id":1,"method":"tools/call","params":{params}}}'.encode())
         answer = await agent.receive()
         assert (answer["id"], answer["error"]["code"]) == (1, -32602)
+
+
+async def test_a_mistake_of_ours_ends_its_own_request_alone(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """HAZARDS T31; G17: what went wrong may hold arguments, so it is said nowhere."""
+
+    def fail(source: str, *, structured: bool) -> str:
+        raise KeyError(source)
+
+    async with ready_client("send") as (agent, link, _):
+        with monkeypatch.context() as broken:
+            broken.setattr(methods, "call_tool_result", fail)
+            await agent.call(1, "ant_send", token="t")
+            await link.answer(await link.receive(), "a secret")
+            answer = await agent.receive()
+        assert (answer["id"], answer["error"]["code"]) == (1, -32603)
+        await agent.call(1, "ant_send")
+        await link.answer(await link.receive(), "done")
+        assert text_of(await agent.receive()) == '"done"'
+    said = capfd.readouterr().err
+    assert "internal error in tools/call: KeyError" in said
+    assert "secret" not in said + json.dumps(answer)
+
+
+async def test_tools_that_share_a_name_are_said_on_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    async with client() as (agent, daemon):
+        link = await daemon.accept()
+        await link.configure("a.b", "a_b", "c")
+        assert list(await agent.tools()) == ["ant_c"]
+    assert "more than one tool is called ant_a_b" in capfd.readouterr().err
 
 
 async def test_a_call_before_the_configs_waits_for_them(autojump_clock: MockClock) -> None:

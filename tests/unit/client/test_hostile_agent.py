@@ -46,6 +46,7 @@ DEEP = b"[" * 128 + b"]" * 128
         (b'{"jsonrpc":"1.0","id":1,"method":"ping"}', -32600, 1),
         (b"x" * (MAX_LINE_BYTES + 1), -32600, None),
         (b"[]", -32600, None),
+        (b'[{"id":1,"method":"ping"}', -32700, None),
         (b'[{"id":1,"method":"ping"}]', -32600, None),
     ],
 )
@@ -128,10 +129,12 @@ ANYTHING = st.one_of(
 
 def _read(data: bytes) -> list[messages.Message | None]:
     text = messages.text_untrusted(data)
-    found = [messages.message_untrusted(item) for item in messages.batch_untrusted(text) or [text]]
+    items = messages.batch_untrusted(text) if messages.is_batch(text) else [text]
+    found = [messages.message_untrusted(item) for item in items]
     return [message for message in found if message is None or message.fields() is not None]
 
 
+@settings(deadline=None)
 @given(data=ANYTHING)
 def test_bytes_of_the_agent_are_messages_or_a_request_error(data: bytes) -> None:
     try:

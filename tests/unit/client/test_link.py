@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import socket
+import tempfile
 from itertools import pairwise
 
 import pytest
 import trio
-from oubliette_client.link import LOST, NOT_CONNECTED, Pauses, SocketUnavailableError
+from oubliette_client.link import LOST, NOT_CONNECTED, Answer, Connection, Pauses, SocketUnavailableError, open_socket
 from oubliette_client.run import serve
 from oubliette_client.streams import MAX_LINE_BYTES
 from trio.testing import MockClock, memory_stream_pair
@@ -51,6 +53,64 @@ async def test_a_call_without_a_connection_fails_at_once(autojump_clock: MockClo
         assert trio.current_time() == began
         assert answer["result"]["isError"] is True
         assert text_of(answer) == NOT_CONNECTED
+
+
+class _Dying(trio.abc.Stream):
+    """A daemon that takes nothing any more, has said some last words, and has not closed yet."""
+
+    def __init__(self, *chunks: bytes) -> None:
+        self._chunks = list(chunks)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await trio.lowlevel.checkpoint()
+        raise trio.BrokenResourceError
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.sleep(0.1)
+        if not self._chunks:
+            await trio.sleep_forever()
+        return self._chunks.pop(0)
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_what_a_dying_daemon_answered_counts_and_the_rest_is_lost_within_1_s(autojump_clock: MockClock) -> None:
+    connection = Connection(_Dying(b'{"id":1,"result":"in time"}\n'), _no_config, trio.lowlevel.checkpoint)
+    answers: list[Answer] = []
+
+    async def request() -> None:
+        answers.append(await connection.request("caller_tool", "{}", _no_report))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        nursery.start_soon(request)
+        nursery.start_soon(request)
+    assert answers == [Answer(result='"in time"'), Answer(error=LOST)]
+    assert trio.current_time() < 1
+
+
+def _no_config(kind: str, params: str) -> None:
+    pytest.fail(f"nobody sent {kind}")
+
+
+def _no_report(progress: dict[str, str]) -> None:
+    pytest.fail(f"nobody reported {progress}")
+
+
+async def test_a_full_backlog_is_no_connection() -> None:
+    """connect(2) says EAGAIN for a unix socket, which trio takes for a connection under way."""
+    with tempfile.TemporaryDirectory(prefix="oub-") as folder, socket.socket(socket.AF_UNIX) as listener:
+        path = f"{folder}/s"
+        listener.bind(path)
+        listener.listen(0)
+        first = await open_socket(path)
+        with pytest.raises(OSError, match="not connected"):
+            await open_socket(path)
+        await first.aclose()
 
 
 async def test_nothing_is_sent_twice(autojump_clock: MockClock) -> None:

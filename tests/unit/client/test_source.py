@@ -6,18 +6,20 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from oubliette_client import source
 
+TEXT = st.text(max_size=5)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text() | st.floats(allow_nan=False, allow_infinity=False),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
+    st.none() | st.booleans() | st.integers() | TEXT | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
 )
 
 
-@given(values=st.lists(JSON), indent=st.none() | st.integers(0, 2))
+@settings(deadline=None)
+@given(values=st.lists(JSON, max_size=5), indent=st.none() | st.integers(0, 2))
 def test_items_are_the_texts_of_the_values(values: list[Any], indent: int | None) -> None:
     found = source.items(json.dumps(values, indent=indent))
     assert [json.loads(item) for item in found] == values
@@ -57,7 +59,8 @@ def test_a_null_field_is_absent() -> None:
     assert source.fields('{"a":null,"b":0}') == {"b": "0"}
 
 
-@given(found=st.dictionaries(st.text(), JSON))
+@settings(deadline=None)
+@given(found=st.dictionaries(TEXT, JSON, max_size=5))
 def test_join_makes_the_object_of_its_members(found: dict[str, Any]) -> None:
     joined = source.join({key: json.dumps(value) for key, value in found.items()})
     assert json.loads(joined) == found

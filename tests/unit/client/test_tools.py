@@ -79,8 +79,11 @@ def test_a_clash_that_ends_shows_the_tool_and_a_clash_that_lasts_is_told_once() 
 
 @pytest.mark.parametrize(
     "declaration",
-    ["x", 5, None, [], {}, {"name": 5}, {"name": ""}, {"name": "a b"}, {"name": "a" * 61}, {"name": "ü"}]
-    + [{"name": "x", "inputSchema": schema} for schema in ("x", 5, [])],
+    [
+        *("x", 5, None, []),
+        *({}, {"name": 5}, {"name": ""}, {"name": "a b"}, {"name": "a" * 61}, {"name": "ü"}),
+        *({"name": "x", "inputSchema": "x"}, {"name": "x", "inputSchema": 5}, {"name": "x", "inputSchema": []}),
+    ],
 )
 def test_a_tool_that_agents_choke_on_is_left_out_and_said(declaration: Any) -> None:
     tools = ToolSet()

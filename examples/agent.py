@@ -1,0 +1,1 @@
+../oubliette/demo/agent.py

@@ -1,0 +1,305 @@
+"""Every subschema of a caller's JSON Schema, and where evaluation goes from it (WIRE section 2; HAZARDS T22 to T25).
+
+The survey resolves each reference by itself, among what the schema holds: one that names anything else is refused
+before an engine sees it, so nothing is ever asked for. It tolerates wrong shapes; whether the schema is valid JSON
+Schema is asked afterwards, of the meta-schema.
+
+What is found that no bound can be given for is kept as a reason to accept the schema without evaluating it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any, Final, Literal, TypeAlias
+from urllib.parse import unquote, urldefrag, urljoin
+
+import jsonschema_rs
+
+JSONSchema: TypeAlias = dict[str, Any] | bool
+
+# Nanoseconds, measured with jsonschema-rs 0.60.3 on two cores and rounded up (tests/unit/test_schemas.py says of what).
+SUBSCHEMA_COST: Final = 150
+KEYWORD_COST: Final = 100
+NAME_COST: Final = 70
+CONTAINER_COST: Final = 400
+NUMBER_COST: Final = 6_000
+# One byte of a string, for each byte that a compiled pattern takes: `[ab]*a[ab]{500}` defeats the lazy automaton.
+PATTERN_BYTE_COST: Final = 0.3
+
+# A pattern is built with the first of these sizes (bytes) that it fits in. Most fit in the first.
+PATTERN_SIZES: Final = (2**11, 2**14, 2**17)
+MAX_PATTERN_LENGTH: Final = 1024
+# What translating and building all patterns of one schema may take, by `_building_cost`: jsonschema-rs re-reads the
+# whole pattern for each \d, \s and \w in it, so that 20 KB of `\W` took 111 s.
+PATTERN_BUDGET: Final = 10_000_000
+
+_DIALECT: Final = re.compile(r"https?://json-schema\.org/(?:draft-0[0-9]/|draft/20[0-9-]{5}/)?schema#?\Z")
+_OUR_DIALECT: Final = re.compile(r"https?://json-schema\.org/draft/2020-12/schema#?\Z")
+_SHORTHAND: Final = re.compile(r"\\[dDsSwW]")
+_PROPERTY: Final = re.compile(r"\\[pP]")
+
+
+class SchemaError(ValueError):
+    """A schema that is refused. The message goes on from the words "the inputSchema of caller tool 'x' …"."""
+
+
+class Route(Enum):
+    """Which values a subschema is tried on, seen from the value that the schema around it is tried on."""
+
+    SAME = auto()
+    MEMBER = auto()  # members of an object, each of which only one of the subschemas on this route meets
+    MEMBERS = auto()  # every member
+    ITEM = auto()  # items of an array, each of which only one of the subschemas on this route meets
+    ITEMS = auto()  # every item
+    NOWHERE = auto()  # none, unless a reference leads there
+
+
+_Shape: TypeAlias = Literal["one", "list", "map"]
+_SUBSCHEMAS: Final[dict[str, tuple[_Shape, Route]]] = {
+    "allOf": ("list", Route.SAME),
+    "anyOf": ("list", Route.SAME),
+    "oneOf": ("list", Route.SAME),
+    "not": ("one", Route.SAME),
+    "if": ("one", Route.SAME),
+    "then": ("one", Route.SAME),
+    "else": ("one", Route.SAME),
+    "dependentSchemas": ("map", Route.SAME),
+    "dependencies": ("map", Route.SAME),  # of earlier drafts, but jsonschema-rs evaluates it
+    "properties": ("map", Route.MEMBER),
+    "additionalProperties": ("one", Route.MEMBER),
+    "patternProperties": ("map", Route.MEMBERS),
+    "propertyNames": ("one", Route.MEMBERS),
+    "prefixItems": ("list", Route.ITEM),
+    "items": ("one", Route.ITEM),
+    "contains": ("one", Route.ITEMS),
+    "$defs": ("map", Route.NOWHERE),
+    "definitions": ("map", Route.NOWHERE),
+    "contentSchema": ("one", Route.NOWHERE),
+    "unevaluatedItems": ("one", Route.NOWHERE),
+    "unevaluatedProperties": ("one", Route.NOWHERE),
+}
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+# ARCHITECTURE, traps: "with `unevaluated*`, `$dynamicRef` … the schema is passed on but not evaluated".
+_UNBOUNDED: Final = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
+_NUMERIC: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_NAME_LISTS: Final = ("type", "required")
+_NAME_LIST_MAPS: Final = ("dependentRequired", "dependencies")
+
+
+@dataclass(slots=True)
+class Place:
+    """One subschema: what one value costs there (ns), each byte of a string (ns), and where evaluation goes on."""
+
+    value_cost: float = SUBSCHEMA_COST
+    byte_cost: float = 0.0
+    unique_items: int = 0
+    routes: dict[Route, list[int]] = field(default_factory=lambda: defaultdict(list))
+
+
+class Survey:
+    """The places of one schema; the first is the schema itself.
+
+    `opaque_reasons` says why the schema cannot be evaluated within bounds, as far as the survey alone can tell;
+    `has_branches`, whether there is an `anyOf` or `oneOf`.
+    Raises `SchemaError` for a reference that leads outside the schema or to nothing.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.places: list[Place] = []
+        self.opaque_reasons: list[str] = []
+        self.has_branches = False
+        self._numbers: dict[int, int] = {}
+        self._bases: list[tuple[int, dict[str, Any], str]] = []
+        self._named: dict[str, dict[str, Any]] = {"": schema}
+        self._pattern_sizes: dict[str, int] = {}
+        self._pattern_cost = 0.0
+        self._add(schema, "")
+        for number, subschema, base in self._bases:
+            self._link(number, subschema, base)
+
+    def _add(self, schema: JSONSchema, base: str) -> int:
+        known = self._numbers.get(id(schema))  # true and false are the same wherever they stand
+        if known is not None:
+            return known
+        number = self._numbers[id(schema)] = len(self.places)
+        self.places.append(Place())
+        if isinstance(schema, dict):
+            self._enter(number, schema, self._name(schema, base))
+        return number
+
+    def _enter(self, number: int, schema: dict[str, Any], base: str) -> None:
+        place = self.places[number]
+        self._bases.append((number, schema, base))
+        _check_name_lists(schema)
+        self._check_dialect(schema, is_root=number == 0)
+        self.has_branches |= "anyOf" in schema or "oneOf" in schema
+        self._weigh(place, schema)
+        for keyword, value in schema.items():
+            if keyword in _SUBSCHEMAS:
+                shape, route = _SUBSCHEMAS[keyword]
+                place.routes[route] += [self._add(subschema, base) for subschema in _subschemas(shape, value)]
+
+    # --- names and references -----------------------------------------------------------------------------------------
+
+    def _name(self, schema: dict[str, Any], base: str) -> str:
+        """Notes the names that `schema` gives itself; returns the base URI of what it holds."""
+        if isinstance(schema.get("$id"), str):
+            base, _ = _join(base, schema["$id"])
+            self._note(base, schema)
+        for keyword in ("$anchor", "$dynamicAnchor"):
+            if isinstance(schema.get(keyword), str):
+                self._note(f"{base}#{schema[keyword]}", schema)
+        return base
+
+    def _note(self, uri: str, schema: dict[str, Any]) -> None:
+        if self._named.setdefault(uri, schema) is not schema:
+            self.opaque_reasons.append(f"two subschemas are named {uri!r}")
+
+    def _check_dialect(self, schema: dict[str, Any], *, is_root: bool) -> None:
+        dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+        if not isinstance(dialect, str) or not _DIALECT.match(dialect):
+            raise SchemaError(f"refers outside itself: '$schema' is {dialect!r}")
+        # SDKs write draft-07 on schemas that mean the same in 2020-12; a part in another dialect is another matter.
+        if not is_root and not _OUR_DIALECT.match(dialect):
+            self.opaque_reasons.append(f"a part of it is written in {dialect!r}")
+
+    def _link(self, number: int, schema: dict[str, Any], base: str) -> None:
+        for keyword in _REFERENCES:
+            if isinstance(schema.get(keyword), str):
+                target = self._resolve(keyword, schema[keyword], base)
+                self.places[number].routes[Route.SAME] += [target] if target is not None else []
+        self.opaque_reasons += [f"it uses {keyword!r}" for keyword in _UNBOUNDED if keyword in schema]
+
+    def _resolve(self, keyword: str, reference: str, base: str) -> int | None:
+        """Returns the place that `reference` names, None for an object where no subschema belongs."""
+        uri, fragment = _join(base, reference)
+        if uri not in self._named:
+            raise SchemaError(f"refers outside itself: {keyword!r} is {reference!r}")
+        if fragment == "" or fragment.startswith("/"):
+            target = _follow(self._named[uri], unquote(fragment))
+        else:
+            target = self._named.get(f"{uri}#{unquote(fragment)}")
+        if not isinstance(target, (dict, bool)):
+            raise SchemaError(f"refers to what is not there: {keyword!r} is {reference!r}")
+        if id(target) not in self._numbers:
+            self.opaque_reasons.append(f"{keyword!r} names a place that no subschema belongs in: {reference!r}")
+        return self._numbers.get(id(target))
+
+    # --- costs --------------------------------------------------------------------------------------------------------
+
+    def _weigh(self, place: Place, schema: dict[str, Any]) -> None:
+        place.value_cost += sum(_keyword_cost(keyword, value) for keyword, value in schema.items())
+        place.unique_items = int(schema.get("uniqueItems") is True)
+        if isinstance(schema.get("pattern"), str):
+            place.byte_cost = self._pattern_byte_cost(schema["pattern"])
+        patterns = schema.get("patternProperties")
+        for pattern in patterns if isinstance(patterns, dict) else ():
+            place.routes[Route.MEMBERS].append(len(self.places))
+            self.places.append(Place(byte_cost=self._pattern_byte_cost(pattern)))
+
+    def _pattern_byte_cost(self, pattern: str) -> float:
+        if pattern not in self._pattern_sizes:
+            self._pattern_cost += _building_cost(pattern)
+            self._pattern_sizes[pattern] = self._pattern_size(pattern)
+        return self._pattern_sizes[pattern] * PATTERN_BYTE_COST
+
+    def _pattern_size(self, pattern: str) -> int:
+        if len(pattern) > MAX_PATTERN_LENGTH or self._pattern_cost > PATTERN_BUDGET:
+            self.opaque_reasons.append("its patterns are too long")
+            return 0
+        for size in PATTERN_SIZES:
+            if _builds(pattern, size):
+                return size
+        self.opaque_reasons.append(
+            f"the pattern {pattern[:100]!r} is outside the linear-time engine, or too large for it"
+        )
+        return 0
+
+
+def pattern_options(size: int = PATTERN_SIZES[-1]) -> jsonschema_rs.RegexOptions:
+    """Returns the options of the linear-time engine, for patterns of at most `size` bytes when built."""
+    return jsonschema_rs.RegexOptions(size_limit=size)
+
+
+def _builds(pattern: str, size: int) -> bool:
+    try:
+        jsonschema_rs.Draft202012Validator({"pattern": pattern}, offline=True, pattern_options=pattern_options(size))
+    except ValueError:  # a ValidationError, or a string that is no Unicode
+        return False
+    return True
+
+
+def _building_cost(pattern: str) -> float:
+    """Returns an upper bound (ns) of what building `pattern` once takes."""
+    shorthands = len(_SHORTHAND.findall(pattern))
+    rereading = shorthands * (len(pattern) + 60 * shorthands) * 80
+    # A Unicode property is a table of some 600 ranges, folded for each (?i).
+    return 60_000 + 400 * len(pattern) + rereading + 400_000 * len(_PROPERTY.findall(pattern))
+
+
+def _keyword_cost(keyword: str, value: Any) -> float:
+    if keyword in _NUMERIC:
+        return NUMBER_COST
+    if keyword in ("enum", "const"):
+        return _comparison_cost(value)
+    if keyword in _NAME_LISTS or keyword == "properties":
+        return KEYWORD_COST + NAME_COST * (len(value) if isinstance(value, (list, dict)) else 0)
+    if keyword in _NAME_LIST_MAPS:
+        return KEYWORD_COST + NAME_COST * sum(map(len, _subschemas_or_lists(value)))
+    return KEYWORD_COST
+
+
+def _comparison_cost(value: Any) -> float:
+    """Returns what it costs to compare a value with each part of `value`. Numbers are compared as exact decimals."""
+    if isinstance(value, (list, dict)):
+        parts = value.values() if isinstance(value, dict) else value
+        return CONTAINER_COST + sum(map(_comparison_cost, parts))
+    return NUMBER_COST if isinstance(value, (int, float)) else KEYWORD_COST
+
+
+def _subschemas_or_lists(value: Any) -> list[Any]:
+    return [part for part in value.values() if isinstance(part, (list, dict))] if isinstance(value, dict) else []
+
+
+def _subschemas(shape: _Shape, value: Any) -> Iterator[JSONSchema]:
+    found: Iterable[Any] = (value,)
+    if shape == "list":
+        found = value if isinstance(value, list) else ()
+    elif shape == "map":
+        found = value.values() if isinstance(value, dict) else ()
+    return (subschema for subschema in found if isinstance(subschema, (dict, bool)))
+
+
+def _check_name_lists(schema: dict[str, Any]) -> None:
+    """The meta-schema asks that names be unique, and 3,000 huge integers took it 3.8 s: only strings get that far."""
+    lists = [(keyword, schema.get(keyword)) for keyword in _NAME_LISTS]
+    lists += [(keyword, part) for keyword in _NAME_LIST_MAPS for part in _subschemas_or_lists(schema.get(keyword))]
+    for keyword, names in lists:
+        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
+            raise SchemaError(f"is not valid JSON Schema 2020-12: {keyword!r} must list strings")
+
+
+def _join(base: str, reference: str) -> tuple[str, str]:
+    """Returns what `reference` means within `base`: a URI and a fragment."""
+    if reference.startswith("#"):  # urljoin knows no `urn:` base
+        return base, reference[1:]
+    try:
+        uri, fragment = urldefrag(urljoin(base, reference))
+        return uri, fragment
+    except ValueError:
+        raise SchemaError(f"is not valid JSON Schema 2020-12: {reference!r} is no URI reference") from None
+
+
+def _follow(value: Any, pointer: str) -> Any:
+    """Returns what the JSON pointer names within `value`, None where there is nothing."""
+    for token in pointer.split("/")[1:]:
+        name = token.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list):
+            value = dict(zip(map(str, range(len(value))), value, strict=True)).get(name)
+        else:
+            value = value.get(name) if isinstance(value, dict) else None
+    return value
