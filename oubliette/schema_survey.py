@@ -10,10 +10,8 @@ What is found that no bound can be given for is kept as a reason to accept the s
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Any, Final, Literal, TypeAlias
 from urllib.parse import unquote, urldefrag, urljoin
 
@@ -26,7 +24,7 @@ SUBSCHEMA_COST: Final = 150
 KEYWORD_COST: Final = 100
 NAME_COST: Final = 70
 CONTAINER_COST: Final = 400
-NUMBER_COST: Final = 6_000
+NUMBER_COST: Final = 9_000
 # One byte of a string, for each byte that a compiled pattern takes: `[ab]*a[ab]{500}` defeats the lazy automaton.
 PATTERN_BYTE_COST: Final = 0.3
 
@@ -47,47 +45,38 @@ class SchemaError(ValueError):
     """A schema that is refused. The message goes on from the words "the inputSchema of caller tool 'x' …"."""
 
 
-class Route(Enum):
-    """Which values a subschema is tried on, seen from the value that the schema around it is tried on."""
-
-    SAME = auto()
-    MEMBER = auto()  # members of an object, each of which only one of the subschemas on this route meets
-    MEMBERS = auto()  # every member
-    ITEM = auto()  # items of an array, each of which only one of the subschemas on this route meets
-    ITEMS = auto()  # every item
-    NOWHERE = auto()  # none, unless a reference leads there
-
-
+# Which values a subschema is tried on, seen from the value that the schema around it is tried on: the same; one member
+# of an object, or item of an array, each of which meets only one of the subschemas on this route; every member or item;
+# none, unless a reference leads there.
+Route: TypeAlias = Literal["same", "member", "members", "item", "items", "nowhere"]
 _Shape: TypeAlias = Literal["one", "list", "map"]
 _SUBSCHEMAS: Final[dict[str, tuple[_Shape, Route]]] = {
-    "allOf": ("list", Route.SAME),
-    "anyOf": ("list", Route.SAME),
-    "oneOf": ("list", Route.SAME),
-    "not": ("one", Route.SAME),
-    "if": ("one", Route.SAME),
-    "then": ("one", Route.SAME),
-    "else": ("one", Route.SAME),
-    "dependentSchemas": ("map", Route.SAME),
-    "dependencies": ("map", Route.SAME),  # of earlier drafts, but jsonschema-rs evaluates it
-    "properties": ("map", Route.MEMBER),
-    "additionalProperties": ("one", Route.MEMBER),
-    "patternProperties": ("map", Route.MEMBERS),
-    "propertyNames": ("one", Route.MEMBERS),
-    "prefixItems": ("list", Route.ITEM),
-    "items": ("one", Route.ITEM),
-    "contains": ("one", Route.ITEMS),
-    "$defs": ("map", Route.NOWHERE),
-    "definitions": ("map", Route.NOWHERE),
-    "contentSchema": ("one", Route.NOWHERE),
-    "unevaluatedItems": ("one", Route.NOWHERE),
-    "unevaluatedProperties": ("one", Route.NOWHERE),
+    "allOf": ("list", "same"),
+    "anyOf": ("list", "same"),
+    "oneOf": ("list", "same"),
+    "not": ("one", "same"),
+    "if": ("one", "same"),
+    "then": ("one", "same"),
+    "else": ("one", "same"),
+    "dependentSchemas": ("map", "same"),
+    "dependencies": ("map", "same"),  # of earlier drafts, but jsonschema-rs evaluates it
+    "properties": ("map", "member"),
+    "additionalProperties": ("one", "member"),
+    "patternProperties": ("map", "members"),
+    "propertyNames": ("one", "members"),
+    "prefixItems": ("list", "item"),
+    "items": ("one", "item"),
+    "contains": ("one", "items"),
+    "$defs": ("map", "nowhere"),
+    "definitions": ("map", "nowhere"),
+    "contentSchema": ("one", "nowhere"),
+    "unevaluatedItems": ("one", "nowhere"),
+    "unevaluatedProperties": ("one", "nowhere"),
 }
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_REFERENCES: Final = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 # ARCHITECTURE, traps: "with `unevaluated*`, `$dynamicRef` … the schema is passed on but not evaluated".
-_UNBOUNDED: Final = ("unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef")
-_NUMERIC: Final = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_NAME_LISTS: Final = ("type", "required")
-_NAME_LIST_MAPS: Final = ("dependentRequired", "dependencies")
+_UNBOUNDED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef"})
+_BRANCHES: Final = frozenset({"anyOf", "oneOf"})
 
 
 @dataclass(slots=True)
@@ -96,8 +85,13 @@ class Place:
 
     value_cost: float = SUBSCHEMA_COST
     byte_cost: float = 0.0
-    unique_items: int = 0
-    routes: dict[Route, list[int]] = field(default_factory=lambda: defaultdict(list))
+    unique_items: float = 0.0
+    routes: dict[Route, list[int]] = field(default_factory=dict)
+
+    def lead(self, route: Route, numbers: list[int]) -> None:
+        """Notes the places that `route` leads to, if there are any."""
+        if numbers:
+            self.routes.setdefault(route, []).extend(numbers)
 
 
 class Survey:
@@ -113,12 +107,12 @@ class Survey:
         self.opaque_reasons: list[str] = []
         self.has_branches = False
         self._numbers: dict[int, int] = {}
-        self._bases: list[tuple[int, dict[str, Any], str]] = []
+        self._referring: list[tuple[int, dict[str, Any], str]] = []
         self._named: dict[str, dict[str, Any]] = {"": schema}
         self._pattern_sizes: dict[str, int] = {}
         self._pattern_cost = 0.0
         self._add(schema, "")
-        for number, subschema, base in self._bases:
+        for number, subschema, base in self._referring:
             self._link(number, subschema, base)
 
     def _add(self, schema: JSONSchema, base: str) -> int:
@@ -133,15 +127,15 @@ class Survey:
 
     def _enter(self, number: int, schema: dict[str, Any], base: str) -> None:
         place = self.places[number]
-        self._bases.append((number, schema, base))
-        _check_name_lists(schema)
-        self._check_dialect(schema, is_root=number == 0)
-        self.has_branches |= "anyOf" in schema or "oneOf" in schema
+        if not _REFERENCES.isdisjoint(schema):
+            self._referring.append((number, schema, base))
+        if "$schema" in schema:
+            self._check_dialect(schema["$schema"], is_root=number == 0)
         self._weigh(place, schema)
         for keyword, value in schema.items():
             if keyword in _SUBSCHEMAS:
                 shape, route = _SUBSCHEMAS[keyword]
-                place.routes[route] += [self._add(subschema, base) for subschema in _subschemas(shape, value)]
+                place.lead(route, [self._add(subschema, base) for subschema in _subschemas(shape, value)])
 
     # --- names and references -----------------------------------------------------------------------------------------
 
@@ -159,8 +153,7 @@ class Survey:
         if self._named.setdefault(uri, schema) is not schema:
             self.opaque_reasons.append(f"two subschemas are named {uri!r}")
 
-    def _check_dialect(self, schema: dict[str, Any], *, is_root: bool) -> None:
-        dialect = schema.get("$schema", "https://json-schema.org/draft/2020-12/schema")
+    def _check_dialect(self, dialect: Any, *, is_root: bool) -> None:
         if not isinstance(dialect, str) or not _DIALECT.match(dialect):
             raise SchemaError(f"refers outside itself: '$schema' is {dialect!r}")
         # SDKs write draft-07 on schemas that mean the same in 2020-12; a part in another dialect is another matter.
@@ -168,11 +161,10 @@ class Survey:
             self.opaque_reasons.append(f"a part of it is written in {dialect!r}")
 
     def _link(self, number: int, schema: dict[str, Any], base: str) -> None:
-        for keyword in _REFERENCES:
-            if isinstance(schema.get(keyword), str):
+        for keyword in sorted(_REFERENCES & schema.keys()):
+            if isinstance(schema[keyword], str):
                 target = self._resolve(keyword, schema[keyword], base)
-                self.places[number].routes[Route.SAME] += [target] if target is not None else []
-        self.opaque_reasons += [f"it uses {keyword!r}" for keyword in _UNBOUNDED if keyword in schema]
+                self.places[number].lead("same", [] if target is None else [target])
 
     def _resolve(self, keyword: str, reference: str, base: str) -> int | None:
         """Returns the place that `reference` names, None for an object where no subschema belongs."""
@@ -192,14 +184,20 @@ class Survey:
     # --- costs --------------------------------------------------------------------------------------------------------
 
     def _weigh(self, place: Place, schema: dict[str, Any]) -> None:
-        place.value_cost += sum(_keyword_cost(keyword, value) for keyword, value in schema.items())
-        place.unique_items = int(schema.get("uniqueItems") is True)
+        for keyword, value in schema.items():
+            place.value_cost += _COSTS[keyword](keyword, value) if keyword in _COSTS else KEYWORD_COST
+        place.unique_items = float(schema.get("uniqueItems") is True)
+        self.has_branches = self.has_branches or not _BRANCHES.isdisjoint(schema)
+        self.opaque_reasons += [f"it uses {keyword!r}" for keyword in sorted(_UNBOUNDED & schema.keys())]
         if isinstance(schema.get("pattern"), str):
             place.byte_cost = self._pattern_byte_cost(schema["pattern"])
-        patterns = schema.get("patternProperties")
-        for pattern in patterns if isinstance(patterns, dict) else ():
-            place.routes[Route.MEMBERS].append(len(self.places))
-            self.places.append(Place(byte_cost=self._pattern_byte_cost(pattern)))
+        if isinstance(schema.get("patternProperties"), dict):
+            place.lead("members", [self._add_pattern(pattern) for pattern in schema["patternProperties"]])
+
+    def _add_pattern(self, pattern: str) -> int:
+        """Adds the place where a member's name is tried on a pattern."""
+        self.places.append(Place(byte_cost=self._pattern_byte_cost(pattern)))
+        return len(self.places) - 1
 
     def _pattern_byte_cost(self, pattern: str) -> float:
         if pattern not in self._pattern_sizes:
@@ -241,28 +239,48 @@ def _building_cost(pattern: str) -> float:
     return 60_000 + 400 * len(pattern) + rereading + 400_000 * len(_PROPERTY.findall(pattern))
 
 
-def _keyword_cost(keyword: str, value: Any) -> float:
-    if keyword in _NUMERIC:
-        return NUMBER_COST
-    if keyword in ("enum", "const"):
-        return _comparison_cost(value)
-    if keyword in _NAME_LISTS or keyword == "properties":
-        return KEYWORD_COST + NAME_COST * (len(value) if isinstance(value, (list, dict)) else 0)
-    if keyword in _NAME_LIST_MAPS:
-        return KEYWORD_COST + NAME_COST * sum(map(len, _subschemas_or_lists(value)))
-    return KEYWORD_COST
+def _number_cost(_keyword: str, _value: Any) -> float:
+    return NUMBER_COST
 
 
-def _comparison_cost(value: Any) -> float:
+def _comparison_cost(_keyword: str, value: Any) -> float:
     """Returns what it costs to compare a value with each part of `value`. Numbers are compared as exact decimals."""
     if isinstance(value, (list, dict)):
         parts = value.values() if isinstance(value, dict) else value
-        return CONTAINER_COST + sum(map(_comparison_cost, parts))
+        return CONTAINER_COST + sum(_comparison_cost("", part) for part in parts)
     return NUMBER_COST if isinstance(value, (int, float)) else KEYWORD_COST
 
 
-def _subschemas_or_lists(value: Any) -> list[Any]:
-    return [part for part in value.values() if isinstance(part, (list, dict))] if isinstance(value, dict) else []
+def _members_cost(_keyword: str, value: Any) -> float:
+    return KEYWORD_COST + NAME_COST * len(value if isinstance(value, dict) else ())
+
+
+def _names_cost(keyword: str, value: Any) -> float:
+    """Raises `SchemaError` unless only strings are listed.
+
+    The meta-schema asks that names be unique. On 3,000 huge integers that took it 3.8 s, so no such list gets to it.
+    """
+    names = value if isinstance(value, list) else ()
+    if not all(isinstance(name, str) for name in names):
+        raise SchemaError(f"is not valid JSON Schema 2020-12: {keyword!r} must list strings")
+    return KEYWORD_COST + NAME_COST * len(names)
+
+
+def _names_by_member_cost(keyword: str, value: Any) -> float:
+    return sum(_names_cost(keyword, names) for names in (value.values() if isinstance(value, dict) else ()))
+
+
+# Keywords that cost more than KEYWORD_COST for each value.
+_COSTS: Final[dict[str, Callable[[str, Any], float]]] = {
+    "enum": _comparison_cost,
+    "const": _comparison_cost,
+    "properties": _members_cost,
+    "type": _names_cost,
+    "required": _names_cost,
+    "dependentRequired": _names_by_member_cost,
+    "dependencies": _names_by_member_cost,
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), _number_cost),
+}
 
 
 def _subschemas(shape: _Shape, value: Any) -> Iterator[JSONSchema]:
@@ -272,15 +290,6 @@ def _subschemas(shape: _Shape, value: Any) -> Iterator[JSONSchema]:
     elif shape == "map":
         found = value.values() if isinstance(value, dict) else ()
     return (subschema for subschema in found if isinstance(subschema, (dict, bool)))
-
-
-def _check_name_lists(schema: dict[str, Any]) -> None:
-    """The meta-schema asks that names be unique, and 3,000 huge integers took it 3.8 s: only strings get that far."""
-    lists = [(keyword, schema.get(keyword)) for keyword in _NAME_LISTS]
-    lists += [(keyword, part) for keyword in _NAME_LIST_MAPS for part in _subschemas_or_lists(schema.get(keyword))]
-    for keyword, names in lists:
-        if isinstance(names, list) and not all(isinstance(name, str) for name in names):
-            raise SchemaError(f"is not valid JSON Schema 2020-12: {keyword!r} must list strings")
 
 
 def _join(base: str, reference: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeGuard
 
 import jsonschema_rs
 import msgspec
@@ -24,9 +24,10 @@ from oubliette.schema_bounds import (
     MAX_CHECK_COST,
     UNUSUAL_FACTOR,
     Bounds,
+    Measure,
     UnboundedError,
     bounds_of,
-    has_unusual_numbers,
+    measure,
 )
 from oubliette.schema_survey import SchemaError, Survey, pattern_options
 
@@ -56,6 +57,18 @@ class _Evaluator:
     validator: jsonschema_rs.Draft202012Validator
     bounds: Bounds
 
+    def allows(self, arguments: Measure | None) -> TypeGuard[Measure]:
+        return arguments is not None and self.bounds.cost(arguments) <= MAX_CHECK_COST
+
+    def violation(self, value: Any, arguments: Measure) -> ViolationError:
+        if self.bounds.explanation_cost(arguments) <= MAX_CHECK_COST:
+            try:
+                self.validator.validate(value)
+            except jsonschema_rs.ValidationError as error:
+                message = f"{_spell('arguments', error.instance_path)}: {error.message}"
+                return ViolationError(message, _spell("", error.instance_path).removeprefix("."))
+        return ViolationError("the arguments do not fit the inputSchema of the tool", "")
+
 
 @dataclass(frozen=True, slots=True)
 class Schema:
@@ -71,24 +84,24 @@ class Schema:
     def evaluates(self, arguments: bytes) -> bool:
         """Says whether `arguments`, JSON text, can be checked within bounds: 40 ms of estimated time.
 
-        Strings count little: 4 MiB in one are checked. 50,000 values are not, nor fewer where the schema is costly.
+        Arguments of over 1 MiB, or with over some 50,000 values, are not, and fewer where the schema is costly.
         """
-        return self._evaluator is not None and self._evaluator.bounds.estimate(arguments) <= MAX_CHECK_COST
+        return self._evaluator is not None and self._evaluator.allows(measure(arguments))
 
     def check(self, arguments: bytes) -> None:
         """Raises `ViolationError` where `arguments`, JSON text, do not fit the schema.
 
-        Arguments that this schema does not `evaluates` pass: a call is not refused for what cannot be decided (WIRE
-        section 2, "accepted, not evaluated"). Numbers are compared by value, however they are spelled; beyond what
-        floating point holds, as the largest there is.
+        Arguments that are not evaluated (see `evaluates`) pass: a call is not refused for what cannot be decided (WIRE
+        section 2: "accepted, not evaluated"). Numbers are compared by value, however they are spelled.
         """
-        if self._evaluator is None or not self.evaluates(arguments):
+        measured = measure(arguments)
+        if self._evaluator is None or not self._evaluator.allows(measured):
             return
-        if too_deep(arguments):
+        if too_deep(measured.structure):
             raise ViolationError(f"the arguments are nested deeper than {MAX_DEPTH} levels", "")
-        value = _read_arguments(arguments)
+        value = _read_arguments(arguments, measured.has_unusual_numbers)
         if not self._evaluator.validator.is_valid(value):
-            raise _violation(self._evaluator, value, arguments)
+            raise self._evaluator.violation(value, measured)
 
 
 def compile_schema(source: bytes) -> Schema:
@@ -108,7 +121,7 @@ def compile_schema(source: bytes) -> Schema:
     document = {"type": "object", **{keyword: value for keyword, value in document.items() if keyword != "$schema"}}
     _check_meta_schema(document, len(text))
     try:
-        bounds = bounds_of(survey, UNUSUAL_FACTOR if has_unusual_numbers(text) else 1)
+        bounds = bounds_of(survey, _factor(text))
         return Schema(text, None, _Evaluator(_build(document), bounds))
     except UnboundedError as error:
         return Schema(text, str(error), None)
@@ -137,6 +150,11 @@ def _read_schema(text: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise SchemaError("is not a JSON object")
     return document
+
+
+def _factor(text: bytes) -> int:
+    measured = measure(text)
+    return 1 if measured is not None and not measured.has_unusual_numbers else UNUSUAL_FACTOR
 
 
 def _check_meta_schema(document: dict[str, Any], size: int) -> None:
@@ -168,19 +186,9 @@ def _build(document: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
         raise UnboundedError(f"the engine cannot build it: {str(error).splitlines()[0][:200]}") from None
 
 
-def _violation(evaluator: _Evaluator, value: Any, arguments: bytes) -> ViolationError:
-    if evaluator.bounds.estimate_explanation(arguments) <= MAX_CHECK_COST:
-        try:
-            evaluator.validator.validate(value)
-        except jsonschema_rs.ValidationError as error:
-            message = f"{_spell('arguments', error.instance_path)}: {error.message}"
-            return ViolationError(message, _spell("", error.instance_path).removeprefix("."))
-    return ViolationError("the arguments do not fit the inputSchema of the tool", "")
-
-
-def _read_arguments(arguments: bytes) -> Any:
+def _read_arguments(arguments: bytes, has_unusual_numbers: bool) -> Any:
     try:
-        return _read(arguments) if has_unusual_numbers(arguments) else msgspec.json.decode(arguments)
+        return _read(arguments) if has_unusual_numbers else msgspec.json.decode(arguments)
     except ValueError:
         return _read_lone_surrogates(arguments)
 

@@ -60,12 +60,8 @@ def _serve(path: str, stdin: int, stdout: int) -> int:
     try:
         run(path, stdin, stdout)
     except* SocketUnavailableError as failures:
-        code = _give_up(str(_leaf(failures)))
+        code = _give_up(str(stdio.leaf(failures)))
     return code
-
-
-def _leaf(failure: BaseException) -> BaseException:
-    return _leaf(failure.exceptions[0]) if isinstance(failure, BaseExceptionGroup) else failure
 
 
 def _give_up(reason: str) -> int:

@@ -18,10 +18,10 @@ from oubliette.protocol.lines import CLOSED
 from oubliette.protocol.members import NotJSONError, members
 from oubliette.protocol.nesting import too_deep
 from oubliette_client import messages, source
-from oubliette_client.stdio import note
+from oubliette_client.stdio import leaf, note
 from oubliette_client.streams import MAX_LINE_BYTES, LineStream, Outbox
 
-# "If the socket can't be opened": the daemon makes it before it starts the agent, so this is for slow mounts.
+# The daemon makes the socket before it starts the agent, so this is for slow mounts.
 START_SECONDS: Final = 10.0
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 5.0
@@ -68,8 +68,10 @@ class Answer:
 
 @dataclass(slots=True)
 class _Pending:
+    """A request that the daemon has not answered. `report` is None once the agent has cancelled it."""
+
     size: int
-    report: Report
+    report: Report | None
     answer: Answer | None = None
     ended: trio.Event = field(default_factory=trio.Event)
 
@@ -122,11 +124,10 @@ class Connection:
         try:
             await pending.ended.wait()
         finally:
-            del self._pending[id]
             if pending.answer is None:
-                self._outbox.put(
-                    source.encode(messages.notification("notifications/cancelled", f'{{"requestId":{id}}}'))
-                )
+                # It stays pending until the daemon says that it has ended it, so that `_unread` knows of it.
+                pending.report = None
+                self._outbox.put(_cancelled(id))
         return pending.answer or Answer(error=LOST)
 
     async def _write(self, scope: trio.CancelScope) -> None:
@@ -157,24 +158,24 @@ class Connection:
 
     def _report(self, progress: dict[str, str]) -> None:
         pending = self._pending.get(progress.get("request", ""))
-        if pending is not None and pending.answer is None:
+        if pending is not None and pending.report is not None:
             pending.report(progress)
 
     def _settle(self, found: dict[str, str]) -> None:
-        """Ends the request that was answered. One that is not pending was cancelled: its late answer is dropped."""
         answer, id = _answer(found), found.get("id", messages.NULL)
-        pending = self._unread() if id == messages.NULL and answer.result is None else self._pending.get(id)
+        if id == messages.NULL and answer.result is None:
+            id = self._unread()
+        pending = self._pending.pop(id, None)
         if pending is not None:
             pending.end(answer)
 
-    def _unread(self) -> _Pending | None:
-        """The request that an error without id is about.
+    def _unread(self) -> str:
+        """The id of the request that an error without id is about.
 
         Every line of ours is sound JSON, so only its length can have kept the daemon from reading its id, and
         `relay.max_message_bytes` may be below our bound. If one of them was too long, the longest was.
         """
-        waiting = (pending for pending in self._pending.values() if pending.answer is None)
-        return max(waiting, key=lambda pending: pending.size, default=None)
+        return max(self._pending, key=lambda id: self._pending[id].size, default=messages.NULL)
 
 
 async def open_socket(path: str) -> trio.SocketStream:
@@ -214,7 +215,8 @@ class Link:
         pauses = Pauses(LONGEST_PAUSE_SECONDS)
         while True:
             began = trio.current_time()
-            note(f"the connection to Oubliette is lost, {await self._serve(stream)}; trying again")
+            why = await self._serve(stream)
+            note(f"the connection to Oubliette is lost, {why}; trying again")
             # A connection that held was a good one; a daemon that ends each at once is asked ever less often.
             if trio.current_time() - began >= LONGEST_PAUSE_SECONDS:
                 pauses = Pauses(LONGEST_PAUSE_SECONDS)
@@ -231,6 +233,9 @@ class Link:
         self._connection = Connection(stream, self._on_config, self._room)
         try:
             return await self._connection.run()
+        except Exception as failure:
+            # A mistake of ours with one line must not end the client (HAZARDS T31).
+            return f"internal error, {type(leaf(failure)).__name__}"
         finally:
             self._connection = None
 
@@ -273,6 +278,10 @@ def _members_untrusted(line: bytes) -> dict[str, str]:
     if too_deep(line):
         raise NotJSONError("nested too deep")
     return members(line.decode())
+
+
+def _cancelled(id: str) -> bytes:
+    return source.encode(messages.notification("notifications/cancelled", f'{{"requestId":{id}}}'))
 
 
 def _answer(found: dict[str, str]) -> Answer:

@@ -11,7 +11,7 @@ import trio
 from oubliette_client import messages, source
 from oubliette_client.messages import Message, RequestError
 from oubliette_client.methods import Methods, Params
-from oubliette_client.stdio import note
+from oubliette_client.stdio import leaf, note
 
 # The daemon's own bound on a session's pending requests (`relay.max_pending`), so that it is never ours that counts.
 MAX_RUNNING: Final = 1000
@@ -28,6 +28,7 @@ Reply = Callable[[str | None], None]
 class _Running:
     request: Message
     id: str
+    key: str
     reply: Reply
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
 
@@ -42,12 +43,13 @@ class Requests:
 
     def start(self, request: Message, id: str, reply: Reply, nursery: trio.Nursery) -> None:
         """Answers a request at once, or in a task of its own in `nursery`. Raises `RequestError` for a refused one."""
-        if messages.same_id(id) in self._running:
+        key = messages.same_id(id)
+        if key in self._running:
             raise RequestError(messages.INVALID_REQUEST, f"the id {source.excerpt(id)} is still in use", id)
         if request.method in self._methods.immediate:
             reply(messages.result(id, self._methods.immediate[request.method](request.fields())))
         elif request.method in self._methods.waiting:
-            self._start(_Running(request=request, id=id, reply=reply), nursery)
+            self._start(_Running(request=request, id=id, key=key, reply=reply), nursery)
         else:
             raise RequestError(messages.METHOD_NOT_FOUND, f"there is no method {source.excerpt(request.method)}", id)
 
@@ -62,7 +64,7 @@ class Requests:
         if len(self._running) >= MAX_RUNNING or characters > MAX_RUNNING_CHARACTERS:
             raise RequestError(messages.LIMIT_EXCEEDED, "too many requests at once: this one was not sent", running.id)
         self._characters = characters
-        self._running[messages.same_id(running.id)] = running
+        self._running[running.key] = running
         nursery.start_soon(self._run, running, self._methods.waiting[running.request.method])
 
     async def _run(self, running: _Running, handle: Callable[[Params], Awaitable[str]]) -> None:
@@ -71,8 +73,8 @@ class Requests:
             answer = await _answer(running, handle)
         self._characters -= len(running.request.params)
         # A cancelled id is free at once, so it may be another request's by now.
-        if self._running.get(messages.same_id(running.id)) is running:
-            del self._running[messages.same_id(running.id)]
+        if self._running.get(running.key) is running:
+            del self._running[running.key]
         running.reply(None if running.scope.cancel_called else answer)
 
 
@@ -83,7 +85,7 @@ async def _answer(running: _Running, handle: Callable[[Params], Awaitable[str]])
         return messages.error(failure, running.id)
     except Exception as failure:
         # A mistake of ours in one request must not end the others (HAZARDS T31). What it said may hold arguments.
-        note(f"internal error in {running.request.method}: {type(failure).__name__}")
+        note(f"internal error in {running.request.method}: {type(leaf(failure)).__name__}")
         return messages.error(RequestError(messages.INTERNAL_ERROR, "internal error"), running.id)
 
 

@@ -28,6 +28,11 @@ def take_over() -> tuple[int, int]:
     return stdin, stdout
 
 
+def leaf(failure: BaseException) -> BaseException:
+    """Returns the failure itself out of the groups that nurseries put it into."""
+    return leaf(failure.exceptions[0]) if isinstance(failure, BaseExceptionGroup) else failure
+
+
 def note(text: str) -> None:
     """Says `text` in one line on stderr, where there is room for it.
 

@@ -14,21 +14,23 @@ from oubliette.cli.client import DaemonClient, RefusedError, UnreachableError
 from oubliette.cli.places import AddressError, default_data_dir, find_daemon
 from oubliette.cli.show import visible
 
-REFUSED: Final = 1
-CANNOT_CONNECT: Final = 2
 # What a shell reports of a program that SIGINT has ended.
 INTERRUPTED: Final = 130
 
 
-class CommandError(click.ClickException):
-    """One line on stderr, and an exit code."""
+class Refused(click.ClickException):
+    """The daemon said no: one line on stderr."""
 
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    exit_code = 1
 
     def show(self, file: Any = None) -> None:
         click.echo(f"error: {visible(self.message)}", err=True)
+
+
+class CannotConnect(Refused):
+    """There is no daemon to say anything."""
+
+    exit_code = 2
 
 
 def remote_command(command: Callable[..., None]) -> Callable[..., None]:
@@ -58,8 +60,8 @@ def _exit_codes() -> Iterator[None]:
     try:
         yield
     except RefusedError as error:
-        raise CommandError(f"{error} ({error.kind})", REFUSED) from None
+        raise Refused(f"{error} ({error.kind})") from None
     except (AddressError, UnreachableError) as error:
-        raise CommandError(str(error), CANNOT_CONNECT) from None
+        raise CannotConnect(str(error)) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -49,7 +49,7 @@ def _cell(value: Any) -> str:
 
 
 def _is_hidden(character: str) -> bool:
-    # Cc: control characters, with ESC. Cf: the ones that turn the reading direction. Zl, Zp: line ends. Cs: half a pair.
+    # Control characters (ESC is one), those that turn the reading direction, line ends, and halves of pairs.
     return unicodedata.category(character) in ("Cc", "Cf", "Zl", "Zp", "Cs")
 
 

@@ -362,6 +362,26 @@ async def test_a_page_of_events_is_the_same_from_the_queue_and_from_the_database
     assert await store.last_indexes(20, ["s1"]) == {"s1": 20}
 
 
+async def test_what_is_written_while_a_page_is_read_is_in_it_once(store: Store) -> None:
+    events = [event(seq) for seq in range(1, 6)]
+    found: list[object] = []
+    for one in events[:3]:
+        store.append_event(one)
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            found.append(await store.events_of("s1", 1, 10))
+            found.append(await store.events_after(0, ["s1"], 10))
+
+        async with store._reader_turn:
+            nursery.start_soon(read)
+            await trio.testing.wait_all_tasks_blocked()
+            for one in events[3:]:
+                store.append_event(one)
+            await store.flush()
+    assert found == [events[1:], events]
+
+
 async def test_a_page_ends_early_rather_than_being_heavy(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_schema, "PAGE_BYTES", 1000)
     events = [event(seq, data=b"x" * 400) for seq in range(1, 9)]
@@ -500,6 +520,15 @@ async def test_a_running_store_runs_no_sql_on_the_event_loop(store: Store) -> No
     assert threading.get_ident() not in threads
 
 
+async def test_the_store_waits_for_nobody_elses_threads(store: Store) -> None:
+    others = trio.to_thread.current_default_thread_limiter()
+    for _ in range(int(others.total_tokens)):
+        others.acquire_on_behalf_of_nowait(object())
+    await store.save_token(token())
+    assert await store.events_of("s1", 0, 1) == []
+    assert await store.session("s1") == session()
+
+
 async def test_flush_with_nothing_queued_returns(store: Store) -> None:
     await store.flush()
     with trio.testing.assert_checkpoints():
@@ -563,7 +592,8 @@ async def test_readiness_recovers_without_new_work(store: Store) -> None:
 async def test_readiness_stays_red_while_nothing_can_be_written(store: Store) -> None:
     tries = trio.Semaphore(0)
     trio_token = trio.lowlevel.current_trio_token()
-    store._connection.execute("PRAGMA query_only = ON")
+    # A transaction begins and ends on a disk that takes no writes, as long as there are none in it.
+    store._connection.set_authorizer(lambda action, *rest: action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE))
     with pytest.raises(StoreError):
         await store.save_token(token())
     store._connection.set_trace_callback(
@@ -572,7 +602,7 @@ async def test_readiness_stays_red_while_nothing_can_be_written(store: Store) ->
     for _ in range(3):
         await tries.acquire()
         assert not store.healthy
-    store._connection.execute("PRAGMA query_only = OFF")
+    store._connection.set_authorizer(None)
     await recovered(store)
     assert store.tokens() == []
 

@@ -12,6 +12,7 @@ import trio
 from oubliette_client.link import LOST, NOT_CONNECTED, Answer, Connection, Pauses, SocketUnavailableError, open_socket
 from oubliette_client.run import serve
 from oubliette_client.streams import MAX_LINE_BYTES
+from oubliette_client.tools import ToolSet
 from trio.testing import MockClock, memory_stream_pair
 
 from tests.unit.client.harness import Agent, Daemon, client, ready_client, text_of
@@ -230,6 +231,42 @@ async def test_a_request_that_the_daemon_found_too_long_to_read_fails_alone() ->
         for request in (short, middle):
             await link.answer(request, "done")
         assert {(await agent.receive())["id"], (await agent.receive())["id"]} == {"short", "middle"}
+
+
+async def test_a_cancelled_request_that_was_too_long_takes_its_refusal_along() -> None:
+    async with ready_client("send") as (agent, link, _):
+        await agent.call("short", "ant_send")
+        short = await link.receive()
+        await agent.call("long", "ant_send", {"text": "x" * 10_000})
+        await link.receive()
+        await agent.cancel("long")
+        await link.receive()
+        await link.send(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"too long"}}')
+        await link.answer(short, "done")
+        answer = await agent.receive()
+        assert (answer["id"], text_of(answer)) == ("short", '"done"')
+
+
+async def test_a_mistake_of_ours_with_a_line_costs_the_connection_alone(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """HAZARDS T31."""
+
+    def fail(self: ToolSet, kind: str, params: str) -> list[str]:
+        raise KeyError(params)
+
+    async with ready_client("send") as (agent, link, daemon):
+        await agent.call(1, "ant_send")
+        await link.receive()
+        with monkeypatch.context() as broken:
+            broken.setattr(ToolSet, "take", fail)
+            await link.configure("a_secret")
+            assert text_of(await agent.receive()) == LOST
+        await (await daemon.accept()).configure("get")
+        assert (await agent.receive())["method"] == "notifications/tools/list_changed"
+    said = capfd.readouterr().err
+    assert "internal error, KeyError" in said
+    assert "secret" not in said
 
 
 async def test_a_refusal_without_id_while_nothing_waits_is_ignored() -> None:
