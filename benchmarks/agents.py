@@ -55,7 +55,7 @@ class _Echo(msgspec.Struct):
 class _Line(msgspec.Struct):
     id: int | None = None
     result: _Echo | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 _decode: Final = msgspec.json.Decoder(_Line).decode

@@ -81,7 +81,7 @@ class Lines:
     def failure(self, what: str) -> ProcessFailedError:
         """Returns the error that says `what` happened to this process, with the end of its stderr."""
         tail = self._errors.read_text(errors="replace")[-_TAIL_CHARACTERS:]
-        return ProcessFailedError(self.pid, f"{self._process.args} {what}\n{tail}")
+        return ProcessFailedError(self.pid, f"{self._process.args!r} {what}\n{tail}")
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """The relay: calls per second, latency, and the daemon's CPU per call, beside the official SDK and the floor.
 
-`python -m benchmarks.relay [--rounds 3] [--seconds 4] [--systems floor,sdk,mcp,http] [--json] [--quick]`
+`python -m benchmarks.relay [--rounds 3] [--seconds 4] [--levels 8x4] [--systems sdk,mcp] [--json] [--quick]`
 
 Agents call `echo` with some 200 bytes over their links; callers answer over MCP (streamable HTTP, events on the GET
 stream) or, with the daemon, over plain HTTP. Four systems take turns, a fresh process each time, at 1×1, 8×4 and 64×4
@@ -27,9 +27,9 @@ from benchmarks.load import DAEMON_HTTP, DAEMON_MCP, FLOOR, SDK, Kind, Level, Me
 from benchmarks.process import run_to_end
 
 SYSTEMS: Final = {"floor": FLOOR, "sdk": SDK, "mcp": DAEMON_MCP, "http": DAEMON_HTTP}
-LEVELS: Final = (Level(1, 1), Level(8, 4), Level(64, 4))
 BUSY: Final = Level(8, 4)
 CROWDED: Final = Level(64, 4)
+LEVELS: Final = "1x1,8x4,64x4"
 # The aim: what checks and records may cost on top of the bare minimum.
 FLOOR_FACTOR: Final = 1.5
 QUICK: Final = Window(warm_up_seconds=0.1, seconds=0.3)
@@ -131,13 +131,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each window; a quarter more warms up")
+    parser.add_argument("--levels", default=LEVELS, help=f"of sessions x calls in flight; {LEVELS} without it")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help=f"of {', '.join(SYSTEMS)}")
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of the table")
     parser.add_argument("--quick", action="store_true", help="one round at 2×2, for tests: the figures mean nothing")
     given = parser.parse_args()
     kinds = [SYSTEMS[name] for name in given.systems.split(",")]
     window = Window(given.seconds / 4, given.seconds)
-    options = Options(kinds, [Level(2, 2)], 1, QUICK) if given.quick else Options(kinds, LEVELS, given.rounds, window)
+    levels = [Level(*map(int, level.split("x"))) for level in given.levels.split(",")]
+    options = Options(kinds, [Level(2, 2)], 1, QUICK) if given.quick else Options(kinds, levels, given.rounds, window)
     results = run_to_end(run, options)
     print("\n".join([as_json(results)] if given.json else [_sdk_runs_on(), "", *table(results), *verdicts(results)]))
 

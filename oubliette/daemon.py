@@ -147,8 +147,8 @@ class Daemon:
             poll_grace=relay.poll_grace_seconds,
             default_agent=self._config.agents.default,
             declarations=DeclarationLimits(
-                default_timeout=relay.timeout_seconds,
-                max_timeout=relay.max_timeout_seconds,
+                default_timeout=float(relay.timeout_seconds),
+                max_timeout=float(relay.max_timeout_seconds),
                 reserved=box.PACKS | {RESERVED_CALLER_ID},
             ),
         )

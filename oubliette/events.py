@@ -84,13 +84,14 @@ class Journal:
 class EventLog:
     """The events of one session, the newest in memory.
 
-    `last_index` is that of the newest event, 0 for none. A log that is `closed` gets no more events.
+    `last_index` is that of the newest event, 0 for none. A log that is `closed` gets no more events. `last_used` is when
+    an event was last appended, or when a reader last left, in trio's time.
     """
 
     def __init__(self, session_id: str, journal: Journal, last_index: int = 0) -> None:
         self.session_id = session_id
         self.last_index = last_index
-        self.last_append = -float("inf")
+        self.last_used = -float("inf")
         self.closed = False
         self.evicted_seq = journal.last_seq if last_index else 0
         self._journal = journal
@@ -119,7 +120,7 @@ class EventLog:
         self._ring.append(entry)
         self._bytes += len(entry.data)
         self._evict()
-        self.last_append = trio.current_time()
+        self.last_used = trio.current_time()
         for feed in self._feeds:
             feed.notify(self)
         return entry
@@ -160,6 +161,7 @@ class EventLog:
 
     def remove_feed(self, feed: Feed) -> None:
         self._feeds.remove(feed)
+        self.last_used = trio.current_time()
         self._clear_if_done()
 
     def _clear_if_done(self) -> None:

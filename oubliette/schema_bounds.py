@@ -5,7 +5,7 @@ a minute, and one that nests too deep overflows the stack and ends it. So the co
 
 At declaration, `bounds_of` adds up the places of the survey, unrolled along their routes: what one value can cost at
 each depth below the arguments. What has no usable bound is opaque: accepted, not evaluated. At a call,
-`Bounds.estimate` multiplies that by the number of values in the arguments, which it counts without parsing them.
+`Bounds.cost` multiplies that by the number of values in the arguments, which `measure` counts without parsing them.
 
 It is an upper bound for two reasons. All subschemas that are tried on the same value count, though `anyOf` may stop at
 the first. And of those that are tried on different members of an object, or items of an array, the dearest counts.
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from oubliette.protocol.nesting import MAX_DEPTH, too_deep
 from oubliette.schema_survey import SUBSCHEMA_COST, Place, Route, Survey
@@ -53,6 +53,8 @@ UNUSUAL_FACTOR: Final = 15
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 # A regular expression takes 90 ns for each digit; these tables turn the question into one for `in`.
 _DIGITS: Final = bytes(ord("0") if chr(b) in "0123456789." else ord(" ") for b in range(256))
+_LONG_INTEGER: Final = b"0" * 16
+_MANY_DIGITS: Final = b"0" * 25
 _EXPONENTS: Final = bytes.maketrans(b"E13456789", b"e02222222")
 _GREAT: Final = (b"e20", b"e22", b"e000", b"e002", b"e020", b"e022")
 
@@ -61,17 +63,16 @@ class UnboundedError(Exception):
     """The schema cannot be evaluated within bounds; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(NamedTuple):
     """What counts about a JSON text, found without parsing it.
 
-    `structure` is the text without its strings, `count` how many values it holds at most. Unusual numbers have 25
+    `structure` is the text without its strings, `value_count` how many values it holds at most. Unusual numbers have 25
     digits or more, or an exponent beyond 19; long ones 16 digits or more.
     """
 
     size: int
     structure: bytes
-    count: int
+    value_count: int
     has_unusual_numbers: bool
     has_long_numbers: bool
 
@@ -83,9 +84,13 @@ def measure(text: bytes) -> Measure | None:
     structure = _STRING.sub(b"", text)
     count = structure.count(b",") + structure.count(b"[") + structure.count(b"{") + 1
     digits = structure.translate(_DIGITS)
+    is_unusual = _MANY_DIGITS in digits or _has_great_exponent(structure)
+    return Measure(len(text), structure, count, is_unusual, _LONG_INTEGER in digits)
+
+
+def _has_great_exponent(structure: bytes) -> bool:
     exponents = structure.translate(_EXPONENTS, b"+-")
-    is_unusual = b"0" * 25 in digits or any(mark in exponents for mark in _GREAT)
-    return Measure(len(text), structure, count, is_unusual, b"0" * 16 in digits)
+    return b"e" in exponents and any(mark in exponents for mark in _GREAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +116,14 @@ class Bounds:
 
     def explanation_cost(self, arguments: Measure) -> float:
         """Returns the most (ns) that it can take to say why the arguments, checked already, do not fit."""
-        copies = self._evaluation(arguments.count, MAX_DEPTH) / SUBSCHEMA_COST if self.has_branches else 1
-        return copies * (COPY_VALUE_COST * arguments.count + COPY_BYTE_COST * arguments.size)
+        copies = self._evaluation(arguments.value_count, MAX_DEPTH) / SUBSCHEMA_COST if self.has_branches else 1
+        return copies * (COPY_VALUE_COST * arguments.value_count + COPY_BYTE_COST * arguments.size)
 
     def _cost(self, arguments: Measure, depth: int) -> float:
-        reading = READ_VALUE_COST * arguments.count + READ_BYTE_COST * arguments.size
+        reading = READ_VALUE_COST * arguments.value_count + READ_BYTE_COST * arguments.size
         strings = arguments.size * max(self.string_bytes[: depth + 1])
-        pairs = PAIR_COST * arguments.count * (arguments.count + PAIRS_OF_FEW) * sum(self.unique_items[: depth + 1])
-        return reading + strings + pairs + self._evaluation(arguments.count, depth)
+        pairs = arguments.value_count * (arguments.value_count + PAIRS_OF_FEW) * sum(self.unique_items[: depth + 1])
+        return reading + strings + PAIR_COST * pairs + self._evaluation(arguments.value_count, depth)
 
     def _evaluation(self, count: int, depth: int) -> float:
         root, *below = self.values[: depth + 1]

@@ -19,7 +19,7 @@ import jsonschema_rs
 
 JSONSchema: TypeAlias = dict[str, Any] | bool
 
-# Nanoseconds, measured with jsonschema-rs 0.60.3 on two cores and rounded up (tests/unit/test_schemas.py says of what).
+# Nanoseconds, measured with jsonschema-rs 0.60.3 on one core of two, the worst case of each rounded up.
 SUBSCHEMA_COST: Final = 150
 KEYWORD_COST: Final = 100
 NAME_COST: Final = 70
@@ -35,6 +35,12 @@ MAX_PATTERN_LENGTH: Final = 1024
 # whole pattern for each \d, \s and \w in it, so that 20 KB of `\W` took 111 s.
 PATTERN_BUDGET: Final = 10_000_000
 
+# Joining a reference to its base reads both; a longer one has no honest use.
+MAX_URI_LENGTH: Final = 2048
+# What a message quotes of a schema, and what it says at most (characters).
+_MAX_QUOTED: Final = 200
+_MAX_MESSAGE: Final = 500
+
 _DIALECT: Final = re.compile(r"https?://json-schema\.org/(?:draft-0[0-9]/|draft/20[0-9-]{5}/)?schema#?\Z")
 _OUR_DIALECT: Final = re.compile(r"https?://json-schema\.org/draft/2020-12/schema#?\Z")
 _SHORTHAND: Final = re.compile(r"\\[dDsSwW]")
@@ -43,6 +49,9 @@ _PROPERTY: Final = re.compile(r"\\[pP]")
 
 class SchemaError(ValueError):
     """A schema that is refused. The message goes on from the words "the inputSchema of caller tool 'x' …"."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message[:_MAX_MESSAGE])
 
 
 # Which values a subschema is tried on, seen from the value that the schema around it is tried on: the same; one member
@@ -151,14 +160,14 @@ class Survey:
 
     def _note(self, uri: str, schema: dict[str, Any]) -> None:
         if self._named.setdefault(uri, schema) is not schema:
-            self.opaque_reasons.append(f"two subschemas are named {uri!r}")
+            self.opaque_reasons.append(f"two subschemas are named {_quote(uri)}")
 
     def _check_dialect(self, dialect: Any, *, is_root: bool) -> None:
         if not isinstance(dialect, str) or not _DIALECT.match(dialect):
-            raise SchemaError(f"refers outside itself: '$schema' is {dialect!r}")
+            raise SchemaError(f"refers outside itself: '$schema' is {_quote(dialect)}")
         # SDKs write draft-07 on schemas that mean the same in 2020-12; a part in another dialect is another matter.
         if not is_root and not _OUR_DIALECT.match(dialect):
-            self.opaque_reasons.append(f"a part of it is written in {dialect!r}")
+            self.opaque_reasons.append(f"a part of it is written in {_quote(dialect)}")
 
     def _link(self, number: int, schema: dict[str, Any], base: str) -> None:
         for keyword in sorted(_REFERENCES & schema.keys()):
@@ -170,15 +179,15 @@ class Survey:
         """Returns the place that `reference` names, None for an object where no subschema belongs."""
         uri, fragment = _join(base, reference)
         if uri not in self._named:
-            raise SchemaError(f"refers outside itself: {keyword!r} is {reference!r}")
+            raise SchemaError(f"refers outside itself: {keyword!r} is {_quote(reference)}")
         if fragment == "" or fragment.startswith("/"):
             target = _follow(self._named[uri], unquote(fragment))
         else:
             target = self._named.get(f"{uri}#{unquote(fragment)}")
         if not isinstance(target, (dict, bool)):
-            raise SchemaError(f"refers to what is not there: {keyword!r} is {reference!r}")
+            raise SchemaError(f"refers to what is not there: {keyword!r} is {_quote(reference)}")
         if id(target) not in self._numbers:
-            self.opaque_reasons.append(f"{keyword!r} names a place that no subschema belongs in: {reference!r}")
+            self.opaque_reasons.append(f"{keyword!r} names a place that no subschema belongs in: {_quote(reference)}")
         return self._numbers.get(id(target))
 
     # --- costs --------------------------------------------------------------------------------------------------------
@@ -207,14 +216,12 @@ class Survey:
 
     def _pattern_size(self, pattern: str) -> int:
         if len(pattern) > MAX_PATTERN_LENGTH or self._pattern_cost > PATTERN_BUDGET:
-            self.opaque_reasons.append("its patterns are too long")
+            self.opaque_reasons.append("its patterns are too long, or too many")
             return 0
         for size in PATTERN_SIZES:
             if _builds(pattern, size):
                 return size
-        self.opaque_reasons.append(
-            f"the pattern {pattern[:100]!r} is outside the linear-time engine, or too large for it"
-        )
+        self.opaque_reasons.append(f"the linear-time engine does not take its pattern {_quote(pattern)}")
         return 0
 
 
@@ -297,10 +304,12 @@ def _join(base: str, reference: str) -> tuple[str, str]:
     if reference.startswith("#"):  # urljoin knows no `urn:` base
         return base, reference[1:]
     try:
-        uri, fragment = urldefrag(urljoin(base, reference))
-        return uri, fragment
+        uri, fragment = urldefrag(urljoin(base, reference[: MAX_URI_LENGTH + 1]))
     except ValueError:
-        raise SchemaError(f"is not valid JSON Schema 2020-12: {reference!r} is no URI reference") from None
+        raise SchemaError(f"is not valid JSON Schema 2020-12: {_quote(reference)} is no URI reference") from None
+    if len(uri) > MAX_URI_LENGTH:
+        raise SchemaError(f"has a URI of over {MAX_URI_LENGTH} characters: {_quote(reference)}")
+    return uri, fragment
 
 
 def _follow(value: Any, pointer: str) -> Any:
@@ -308,7 +317,12 @@ def _follow(value: Any, pointer: str) -> Any:
     for token in pointer.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if isinstance(value, list):
-            value = dict(zip(map(str, range(len(value))), value, strict=True)).get(name)
+            is_index = name.isdecimal() and len(name) < 6 and int(name) < len(value)
+            value = value[int(name)] if is_index else None
         else:
             value = value.get(name) if isinstance(value, dict) else None
     return value
+
+
+def _quote(value: Any) -> str:
+    return repr(value)[:_MAX_QUOTED]

@@ -12,6 +12,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NoReturn, TypeGuard
@@ -166,7 +167,7 @@ def _check_meta_schema(document: dict[str, Any], size: int) -> None:
         _meta_schema().validate(document)
     except jsonschema_rs.ValidationError as error:
         place = _spell("inputSchema", error.instance_path)
-        raise SchemaError(f"is not valid JSON Schema 2020-12: {place}: {error.message}"[:MAX_MESSAGE]) from None
+        raise SchemaError(f"is not valid JSON Schema 2020-12: {place}: {error.message}") from None
 
 
 @cache
@@ -187,15 +188,11 @@ def _build(document: dict[str, Any]) -> jsonschema_rs.Draft202012Validator:
 
 
 def _read_arguments(arguments: bytes, has_unusual_numbers: bool) -> Any:
+    if not has_unusual_numbers:
+        with suppress(ValueError):
+            return msgspec.json.decode(arguments)
     try:
-        return _read(arguments) if has_unusual_numbers else msgspec.json.decode(arguments)
-    except ValueError:
-        return _read_lone_surrogates(arguments)
-
-
-def _read_lone_surrogates(arguments: bytes) -> Any:
-    r"""JSON may spell half a character, such as "\ud800", which is no Unicode: the engine sees `?` for it."""
-    try:
+        # JSON may spell half a character, such as "\\ud800", which the engine cannot take: it sees `?` for it.
         return json.loads(json.dumps(_read(arguments), ensure_ascii=False).encode(errors="replace"))
     except ValueError as error:
         raise ViolationError(f"the arguments are not JSON: {error}", "") from None

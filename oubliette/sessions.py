@@ -252,5 +252,5 @@ class Sessions:
             await trio.sleep(timeout / 4)
             now = trio.current_time()
             for session in list(self._live.values()):
-                if not session.log.is_followed and session.log.last_append < now - timeout:
+                if not session.log.is_followed and session.log.last_used < now - timeout:
                     session.end("idle")

@@ -23,6 +23,8 @@ def daemon() -> Iterator[DaemonProcess]:
     with DaemonProcess(SHARED_CONFIG) as process:
         yield process
         assert process.process.poll() is None, "a test ended the shared daemon"
+        errors = [line for line in process.log_text.splitlines() if '"level": "error"' in line]
+        assert not errors, "nothing that a test did may be an error of the daemon's own"
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import click
@@ -43,9 +43,8 @@ def print_table(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return visible(", ".join(value) if isinstance(value, Sequence) and not isinstance(value, str) else str(value))
+    text = ", ".join(value) if isinstance(value, list) else str(value or "")
+    return visible(text) or "-"
 
 
 def _is_hidden(character: str) -> bool:

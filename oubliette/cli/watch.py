@@ -76,7 +76,9 @@ def line_of(event: dict[str, Any]) -> str:
 def _said(event: dict[str, Any]) -> str:
     if event["type"] == "message":
         return f"{event['role']}: {event['text']}"
-    return "  ".join(f"{key}={_short(value)}" for key, value in event.items() if key not in _COMMON)
+    return "  ".join(
+        f"{key}={_short(value)}" for key, value in event.items() if key not in _COMMON and value is not None
+    )
 
 
 def _short(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final, Self
@@ -21,7 +21,7 @@ class MissingEventError(Exception):
 
 
 class CallerSession:
-    """One session and its stream; every hop is told to `story`. Leaving it closes the stream and ends the session.
+    """One session and its stream; every hop is told to `story`. Leaving closes the stream and ends the session.
 
     Methods raise `RefusedError` and `UnreachableError` besides what they say.
     """
@@ -30,28 +30,31 @@ class CallerSession:
         self._story = story
         self._daemon = daemon
         context = {"caller_id": CALLER_ID, "caller_tools": [tool]}
-        story.hop("caller → daemon", f"POST /sessions: offers {tool['name']!r}, and asks the agent to {prompt!r}")
+        story.hop("caller → daemon", f"POST /sessions: offers the tool {tool['name']}; the agent is to {prompt}")
         self.id: str = daemon.request("POST", "/sessions", {"message": prompt, "context": context})["session_id"]
         self._stream = ExitStack()
         self._events: Iterator[ServerSentEvent] = iter(())
         self._last_id = "0"
+        self._reader = "caller"
         self.said: list[str] = []
         """what the agent has said, line by line"""
 
     def __enter__(self) -> Self:
-        self.follow(self._daemon, "caller → daemon")
+        self.follow(self._daemon, self._reader)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._stream.close()
-        self._daemon.request("DELETE", f"/sessions/{self.id}")
+        if kind is None:
+            self._daemon.request("DELETE", f"/sessions/{self.id}")
 
-    def follow(self, reader: DaemonClient, who: str) -> None:
-        """Opens a stream, after the last event that was seen, as `reader`."""
-        self._story.hop(who, f"GET /sessions/{self.id[: _SHORT + 4]}…/events: opens the SSE stream")
-        self._events = self._stream.enter_context(reader.events(f"/sessions/{self.id}/events", self._last_id))
+    def follow(self, daemon: DaemonClient, reader: str) -> None:
+        """Opens a stream after the last event that was seen. `reader` says in the story whose it is."""
+        self._reader = reader
+        self._story.hop(f"{reader} → daemon", f"GET /sessions/{self.id[: 4 + _SHORT]}…/events: opens the SSE stream")
+        self._events = self._stream.enter_context(daemon.events(f"/sessions/{self.id}/events", self._last_id))
 
     def close_stream(self) -> None:
         """Hangs up."""
@@ -83,14 +86,28 @@ class CallerSession:
             self.said.append(event["text"])
             self._story.hop("agent", event["text"])
         elif event["type"] in _WORDS:
-            self._story.hop("daemon → caller", f"{event['type']} {_WORDS[event['type']].format(**event)}")
+            self._story.hop(f"daemon → {self._reader}", f"{event['type']}{_WORDS[event['type']](event)}")
 
 
-_WORDS: Final = {
-    "caller_tool_request": "{request_id:.8}…: run {tool} with {arguments}, within {timeout_seconds:g} s",
-    "caller_tool_resolved": "{request_id:.8}…: is_error {is_error}, after {duration_ms} ms",
-    "caller_tool_cancelled": "{request_id:.8}…: {reason}, after {duration_ms} ms",
-    "turn_completed": "",
-    "error": "{kind}: {message}",
-    "session_ended": "{reason}",
+def _request(event: dict[str, Any]) -> str:
+    return f" {event['request_id'][:_SHORT]}…: {event['tool']} {json.dumps(event['arguments'])}"
+
+
+def _resolved(event: dict[str, Any]) -> str:
+    ending = "with an error" if event["is_error"] else "with a result"
+    return f" {event['request_id'][:_SHORT]}…: {ending}, after {event['duration_ms']} ms"
+
+
+def _cancelled(event: dict[str, Any]) -> str:
+    return f" {event['request_id'][:_SHORT]}…: {event['reason']}, after {event['duration_ms']} ms"
+
+
+# What is told of each type of event; the others are no part of the story.
+_WORDS: Final[dict[str, Callable[[dict[str, Any]], str]]] = {
+    "caller_tool_request": _request,
+    "caller_tool_resolved": _resolved,
+    "caller_tool_cancelled": _cancelled,
+    "turn_completed": lambda event: "",
+    "error": lambda event: f": {event['message']}",
+    "session_ended": lambda event: f": {event['reason']}",
 }

@@ -18,7 +18,7 @@ START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 5.0
 # Nobody's configuration but this one: agents run as processes, so that the demo needs no container engine.
 CONFIG: Final = "runtime: {kind: process}\nserver: {shutdown_grace_seconds: 2}\n"
-# A socket's path has at most 107 bytes, and 27 of them are the daemon's (WIRE section 1).
+# A socket's path has at most 107 bytes, and about 45 of them are the daemon's and the demo's (WIRE section 1).
 _LONGEST_FOLDER: Final = 60
 _READY: Final = "listening on "
 _LAST_LINES: Final = 20
@@ -49,19 +49,19 @@ def running_daemon() -> Iterator[RunningDaemon]:
     """
     folder = "/tmp" if len(tempfile.gettempdir()) > _LONGEST_FOLDER else None  # noqa: S108  # the folder made in it is private
     with tempfile.TemporaryDirectory(prefix="oub-", dir=folder, ignore_cleanup_errors=True) as root:
-        log = Path(root) / "log"
-        with _start(Path(root), log) as process:
+        log, data_dir = Path(root) / "log", Path(root) / "data"
+        with _start(Path(root), data_dir, log) as process:
             try:
                 url = _wait_until_ready(process, log)
-                yield RunningDaemon(url, (Path(root) / TOKEN_FILE).read_text().strip(), process, log)
+                yield RunningDaemon(url, (data_dir / TOKEN_FILE).read_text().strip(), process, log)
             finally:
                 _stop(process)
 
 
-def _start(root: Path, log: Path) -> subprocess.Popen[str]:
+def _start(root: Path, data_dir: Path, log: Path) -> subprocess.Popen[str]:
     config = root / "oubliette.yaml"
     config.write_text(CONFIG)
-    command = [sys.executable, "-m", "oubliette", "serve", "--config", str(config), "--data-dir", str(root)]
+    command = [sys.executable, "-m", "oubliette", "serve", "--config", str(config), "--data-dir", str(data_dir)]
     with log.open("wb") as stderr:
         return subprocess.Popen(  # noqa: S603  # our own program
             [*command, "--port", "0"],

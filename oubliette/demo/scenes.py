@@ -53,11 +53,7 @@ def success(stage: Stage) -> None:
         check("the answer was accepted", accepted, "")
         check("the answer resolved this request", resolved["request_id"], request["request_id"])
         check("it was no error", resolved["is_error"], False)
-        check(
-            "the agent got the result",
-            session.said[-1:],
-            [f"{CALLER_ID}_send_notification answered: " + json.dumps({"status": "sent"}, separators=(",", ":"))],
-        )
+        check("the agent got the result", _answered(session, "send_notification"), {"status": "sent"})
         check("a second answer is refused", again, "conflict")
 
 
@@ -96,7 +92,7 @@ def disconnect(stage: Stage) -> None:
         request = session.next_of("caller_tool_request")
         session.close_stream()
         # Others may follow a session, and do not count as connected (WIRE section 3, "Observers").
-        session.follow(stage.operator, "operator → daemon")
+        session.follow(stage.operator, "operator")
         cancelled = session.next_of("caller_tool_cancelled")
         session.next_of("turn_completed")
         late = session.answer(request["request_id"], result="too late")
@@ -105,6 +101,12 @@ def disconnect(stage: Stage) -> None:
         check("it ended at once", cancelled["duration_ms"] < LENIENCE_MS, True)
         _check_failed(stage, session, "send_notification", "caller disconnected")
         check("a late answer is refused", late, "conflict")
+
+
+def _answered(session: CallerSession, tool: str) -> Any:
+    """Returns the result that the agent says it got, None where its last line says something else."""
+    _, found, result = "".join(session.said[-1:]).partition(f"{CALLER_ID}_{tool} answered: ")
+    return json.loads(result) if found else None
 
 
 def _check_failed(stage: Stage, session: CallerSession, tool: str, message: str) -> None:

@@ -32,7 +32,7 @@ class Story:
 
     def hop(self, who: str, what: str) -> None:
         """Tells one step of the way."""
-        self._line((f"{self.milliseconds:6d} ms  ", "dim"), (f"{who:<17}", "yellow"), (visible(what), ""))
+        self._line((f"{self.milliseconds:6d} ms  ", "dim"), (f"{who:<19}", "yellow"), (visible(what), ""))
 
     def check(self, what: str, actual: Any, expected: Any) -> None:
         """Compares an outcome with the specification's."""
@@ -52,7 +52,7 @@ class Story:
         took = time.monotonic() - self._began
         self._line()
         if self.differences:
-            self._line((f"{self.differences} outcomes differ from the specification ({took:.1f} s)", "bold red"))
+            self._line((f"Not as the specification says: {self.differences} ({took:.1f} s)", "bold red"))
         else:
             self._line((f"All {self.checks} checks are as the specification says ({took:.1f} s)", "bold green"))
 

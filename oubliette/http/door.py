@@ -1,7 +1,7 @@
 """The one way in: what is decided of every request, before any route sees it (WIRE section 4).
 
 In this order: is the target a path, are Host and Origin ours, is the daemon stopping, whose token is it, is the body
-JSON and within bounds. Errors of the routes end here too.
+within bounds and JSON. Errors of the routes end here too.
 """
 
 from __future__ import annotations
@@ -30,12 +30,16 @@ from oubliette.log import span
 from oubliette.protocol.jsonrpc import encode_error
 from oubliette.tokens import Tokens
 
-# How long a body may take to arrive, in seconds.
+# How long a body may take to arrive: so many seconds, and the time that its declared length takes at this rate.
 BODY_TIMEOUT: Final = 30.0
+BODY_RATE: Final = 64 * 1024
 # "what still comes is read and dropped, within 64 MiB and 2 s, so that clients see the answer"
 DRAIN_BYTES: Final = 64 * 1024 * 1024
 DRAIN_SECONDS: Final = 2.0
 MCP_PATH: Final = "/mcp"
+# What `Allow` says where a method is refused (RFC 9110, section 15.5.6); Quart says it for its routes.
+_ALLOW_MCP: Final = (b"allow", b"GET, POST, DELETE")
+_ALLOW: Final = (b"allow", b"GET")
 _BEARER: Final = "bearer "
 
 Route = Callable[[Request], Awaitable[None]]
@@ -44,9 +48,10 @@ log = get_logger(__name__)
 
 
 class Door:
-    """The ASGI application. `open_routes` need no token, `mcp` serves `/mcp`, `streams` the event streams, `plain` the rest.
+    """The ASGI application.
 
-    `is_stopping` is set for the time of the graceful stop.
+    `open_routes` need no token, `mcp` serves `/mcp`, `streams` the event streams, `plain` the rest. `max_body` is in
+    bytes. `is_stopping` is set for the time of the graceful stop.
     """
 
     def __init__(
@@ -96,8 +101,7 @@ class Door:
         if self.is_stopping:
             raise ShuttingDown("the daemon is stopping")
         request.principal = self._tokens.authenticate(_bearer(request))
-        if request.method not in ("GET", "HEAD"):
-            request.body = await self._read_body(request)
+        request.body = await self._read_body(request)
         await self._route(request)(request)
 
     def _route(self, request: Request) -> Route:
@@ -119,12 +123,12 @@ class Door:
             raise UnsupportedMediaType("a body must not be compressed")
         if _declared_length(request) > self._max_body:
             raise self._too_long()
-        with trio.move_on_after(BODY_TIMEOUT):
-            body = await self._receive_body(request)
-            if body or request.method == "POST":
-                _check_type(request)
-            return body
-        raise BodyTooSlow(f"the body did not arrive within {BODY_TIMEOUT:g} s")
+        if request.method == "POST" or _announces_body(request):
+            _check_type(request)
+        seconds = BODY_TIMEOUT + _declared_length(request) / BODY_RATE
+        with trio.move_on_after(seconds):
+            return await self._receive_body(request)
+        raise BodyTooSlow(f"the body did not arrive within {seconds:.0f} s")
 
     async def _receive_body(self, request: Request) -> bytes:
         chunks, length = [], 0
@@ -136,10 +140,10 @@ class Door:
             length += len(chunk)
             if length > self._max_body:
                 raise self._too_long()
-            chunks.append(chunk)
-            if not message.get("more_body"):
-                request.headers[b"content-length"] = b"0"  # nothing is left to drain
-                return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            if chunk:
+                chunks.append(chunk)
+            if request.is_received:
+                return b"".join(chunks)
 
     def _too_long(self) -> BodyTooLong:
         return BodyTooLong(f"the body is longer than relay.max_message_bytes ({self._max_body}) allows")
@@ -156,6 +160,7 @@ class Door:
         body = encode_error(b"null", errors.as_jsonrpc(error)) if is_mcp else errors.as_http(error)
         headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if error.http_status == 401 else []
+        headers += [_ALLOW_MCP if is_mcp else _ALLOW] if error.http_status == 405 else []
         await request.start(error.http_status, headers)
         await request.write(body)
         await _drain(request)
@@ -164,18 +169,13 @@ class Door:
 
 async def _drain(request: Request) -> None:
     """Reads and drops what a refused peer still sends: a connection closed on unread bytes would lose the answer."""
-    if not _has_body(request):
-        return
     dropped = 0
     with trio.move_on_after(DRAIN_SECONDS):
-        while dropped < DRAIN_BYTES:
-            message = await request.receive()
-            dropped += len(message.get("body", b""))
-            if message["type"] == "http.disconnect" or not message.get("more_body"):
-                return
+        while dropped < DRAIN_BYTES and not request.is_received:
+            dropped += len((await request.receive()).get("body", b""))
 
 
-def _has_body(request: Request) -> bool:
+def _announces_body(request: Request) -> bool:
     return _declared_length(request) > 0 or b"transfer-encoding" in request.headers
 
 

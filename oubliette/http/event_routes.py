@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from oubliette.errors import InvalidParams, NotAcceptable
+from oubliette.errors import InvalidParams, MethodNotAllowed, NotAcceptable
 from oubliette.events import Entry
 from oubliette.http.positions import Positions
 from oubliette.http.request import Request
@@ -34,16 +34,18 @@ class EventRoutes:
 
     def serves(self, request: Request) -> bool:
         """Whether a request asks for a stream: a page of a session's events is JSON."""
-        if request.method != "GET":
-            return False
         if request.path == _OF_ALL:
             return True
+        if request.method != "GET":
+            return False
         accept = request.header(b"accept")
         wants_page = "application/json" in accept and "text/event-stream" not in accept
         return _OF_SESSION.match(request.path) is not None and not wants_page
 
     async def __call__(self, request: Request) -> None:
         """Answers with a stream. Raises before its first byte where it cannot be opened."""
+        if request.method != "GET":
+            raise MethodNotAllowed(f"{request.method} is not allowed on {request.path}")
         if not request.accepts("text/event-stream"):
             raise NotAcceptable("Accept must allow text/event-stream")
         match = _OF_SESSION.match(request.path)
@@ -66,6 +68,9 @@ class EventRoutes:
         owner = call.principal.token_id
         sessions = self._services.sessions
         resume_at = self._positions.seq_of(request.header(b"last-event-id"))
+        # Read before the stream watches, and nothing awaited in between: a session that starts meanwhile is in one of
+        # the two, never in both.
+        owned = sessions.owned(owner) if resume_at is None else await sessions.owned_since(owner, resume_at)
 
         def started(session: Session) -> None:
             if session.owner == owner:
@@ -73,11 +78,10 @@ class EventRoutes:
 
         with self._stream(call).stay_open() as stream, self._watching(stream, started):
             if resume_at is None:
-                for session in sessions.owned(owner):
+                for session in owned:
                     stream.cover(session)
             else:
-                owned = [(session, 0) for session in await sessions.owned_since(owner, resume_at)]
-                await stream.resume(resume_at, owned, sessions.journal.last_seq)
+                await stream.resume(resume_at, [(session, 0) for session in owned], sessions.journal.last_seq)
             await write_events(request, stream, self._frame)
 
     @contextmanager

@@ -16,18 +16,22 @@ JSON: Final = (b"content-type", b"application/json")
 
 
 class Request:
-    """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds."""
+    """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds.
+
+    `is_received` is true when nothing of its body is still to come, `has_started` when the head of the answer is out.
+    """
 
     def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self.scope = scope
         self.method: str = scope["method"]
         self.path: str = scope["path"]
-        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.headers = _joined(scope["headers"])
         self.body = b""
         self.principal: Principal | None = None
-        self.receive = receive
-        self._send = send
+        self.is_received = False
         self.has_started = False
+        self._receive = receive
+        self._send = send
 
     @property
     def known_principal(self) -> Principal:
@@ -49,6 +53,12 @@ class Request:
         family = kind.partition("/")[0]
         return not accept or any(wanted in accept for wanted in (kind, f"{family}/*", "*/*"))
 
+    async def receive(self) -> dict[str, Any]:
+        """Returns what comes from the peer next: a piece of the body, or that it has gone."""
+        message = await self._receive()
+        self.is_received = self.is_received or not message.get("more_body")
+        return message
+
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Sends the head of a response whose body follows by `write`."""
         self.has_started = True
@@ -68,3 +78,14 @@ class Request:
         """Returns when the peer has gone. The body must have been read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+
+def _joined(headers: Iterable[Header]) -> dict[bytes, bytes]:
+    """Header lines of one name count as one, with commas in between (RFC 9110, section 5.3).
+
+    So of two contradicting lines neither wins: together they are no token, no origin and no type that is allowed.
+    """
+    found: dict[bytes, bytes] = {}
+    for name, value in headers:
+        found[name] = found[name] + b", " + value if name in found else value
+    return found

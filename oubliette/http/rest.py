@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
-from quart import Response, request
+from quart import request
 from quart_trio import QuartTrio
+from quart_trio.wrappers import TrioResponse as Response
 from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import MethodNotAllowed as OtherMethods
 
 from oubliette import errors
 from oubliette.errors import (
@@ -47,6 +49,8 @@ class PlainRoutes:
         self._services = services
         self._app = QuartTrio("oubliette")
         self._app.register_error_handler(HTTPException, _not_routed)
+        # A slash too many is another path, not a redirect in HTML.
+        self._app.url_map.merge_slashes = False
         self._add_routes()
 
     async def __call__(self, incoming: Request) -> None:
@@ -83,12 +87,12 @@ class PlainRoutes:
     async def _answer(self, session_id: str, request_id: str) -> Response:
         arguments = {**_body(_ANSWER), "session_id": session_id, "request_id": request_id}
         await self._run("caller_tool_response", arguments)
-        return Response(status=204)
+        return Response(b"", 204)
 
     async def _progress(self, session_id: str, request_id: str) -> Response:
         arguments = {**_body(_PROGRESS), "session_id": session_id, "request_id": request_id}
         await self._run("caller_tool_progress", arguments)
-        return Response(status=204)
+        return Response(b"", 204)
 
     async def _page(self, session_id: str) -> Response:
         """One page of events; the stream of them is in `event_routes`."""
@@ -126,8 +130,10 @@ def _guarded(view: View) -> View:
 
 
 async def _not_routed(error: HTTPException) -> Response:
-    if error.code == 405:
-        return _error(MethodNotAllowed(f"{request.method} is not allowed on {request.path!r}"))
+    if isinstance(error, OtherMethods):
+        response = _error(MethodNotAllowed(f"{request.method} is not allowed on {request.path!r}"))
+        response.allow.update(error.valid_methods or ())
+        return response
     if error.code == 404:
         return _error(NotFound(f"no route {request.path!r}"))
     return _error(InvalidRequest(f"the request was refused: {error.name}"))
@@ -187,6 +193,6 @@ def _page_arguments() -> dict[str, Any]:
 
 def _number(name: str, kind: type[int] | type[float]) -> int | float:
     try:
-        return kind(request.args[name])
-    except ValueError:
+        return msgspec.json.decode(request.args[name], type=kind)
+    except (msgspec.MsgspecError, UnicodeError):
         raise InvalidParams(f"{name} must be a number, not {request.args[name]!r}", field=name) from None

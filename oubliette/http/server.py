@@ -4,17 +4,20 @@ Hypercorn's own trio worker lets an error of one connection end the process, shi
 speaks h2c to whoever asks. What it does with one connection's bytes is sound, so that part (`H11Protocol`) is used, and
 the tasks around it are here:
 
-- a connection's errors end that connection (`_handle`);
+- a connection's errors end that connection (`HttpServer._handle`);
 - a write has a deadline that grows with its size, so that a reader that stalls or trickles is cut off;
 - one deadline on the reading scope stands for the keep-alive and header timers, without a task for either;
-- one accept empties the listening queue, so that many callers who connect at once do not wait for each other.
+- one accept empties the listening queue, so that many callers who connect at once do not wait for each other;
+- where connections or descriptors run out, those without a request under way make room.
 """
 
 from __future__ import annotations
 
 import errno
+import resource
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, Final
 
@@ -26,27 +29,35 @@ from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
 
+from oubliette import errors
 from oubliette.errors import InvalidRequest
 from oubliette.log import get as get_logger
 
+Address = tuple[str, int]
 App = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 # WIRE section 4: "Keep-alive 75 s".
 KEEP_ALIVE: Final = 75.0
 # From the first byte of a request to the end of its headers, in seconds.
 HEADER_TIMEOUT: Final = 10.0
+# What the headers of a request may weigh together.
+MAX_HEADERS: Final = 32 * 1024
 # What a write may take: so long, and the time that its bytes take at this rate. A slower reader resumes later.
 WRITE_TIMEOUT: Final = 10.0
 WRITE_RATE: Final = 64 * 1024
 # The kernel gives up on data that nobody acknowledges after so many milliseconds: a half-open peer.
 USER_TIMEOUT_MS: Final = 10_000
 BACKLOG: Final = 1024
+# An idle connection weighs some 30 KiB: 300 MiB at the most.
+MAX_CONNECTIONS: Final = 10_000
+# Pieces of a body that wait for the application, each of one read at the most. With them the reading waits.
+MAX_PIECES: Final = 10
 # Accepted in one go before other tasks have their turn.
 _ACCEPT_BURST: Final = 64
-# Between two attempts when the process has no file descriptor left, in seconds.
+# Between two attempts when no connection can be accepted, in seconds.
 _ACCEPT_RETRY: Final = 0.1
-_EXHAUSTED: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _CHUNK: Final = 64 * 1024
+_LAST_MESSAGES: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 log = get_logger(__name__)
 
@@ -70,51 +81,68 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class HttpServer:
-    """Serves `app` on a listening socket."""
+    """Serves `app` on a listening socket, `max_connections` of them at a time.
 
-    def __init__(self, app: App, listener: socket.socket) -> None:
+    The default leaves half of the process's descriptors to sessions, their links and their agents.
+    """
+
+    def __init__(self, app: App, listener: socket.socket, max_connections: int | None = None) -> None:
         self._app = app
         self._listener = listener
-        self._config = _hypercorn_config()
+        self._address: Address = listener.getsockname()[:2]
+        self._max_connections = max_connections or _most_connections()
         self._context = WorkerContext(None)
         self._accepting = trio.CancelScope()
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
 
     async def serve(self) -> None:
-        """Serves until `stop`; then until the last connection has gone, or this is cancelled."""
+        """Serves until `stop`, or until this is cancelled."""
         with self._listener:
             async with trio.open_nursery() as nursery:
                 with self._accepting:
                     await self._accept(nursery)
 
     async def stop(self) -> None:
-        """Accepts no more, and lets every connection go after the response that it is at."""
-        self._accepting.cancel(reason="the server is stopping")
+        """Lets every connection go after the response that it is at; returns when the last one has gone.
+
+        That takes as long as responses take: the deadline is the caller's. Who connects meanwhile is answered too.
+        """
         await self._context.terminated.set()
-        for connection in self._connections:
-            connection.leave_if_idle()
+        leaving = list(self._connections)
+        self._shed()
+        for connection in leaving:
+            await connection.gone.wait()
+        self._accepting.cancel(reason="the server has stopped")
 
     async def _accept(self, nursery: trio.Nursery) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._listener)
             try:
                 for _ in range(_ACCEPT_BURST):
-                    accepted, _ = self._listener.accept()
-                    nursery.start_soon(self._handle, accepted)
-            except (BlockingIOError, ConnectionAbortedError):
-                continue
+                    connection = self._accept_one()
+                    self._connections.add(connection)
+                    nursery.start_soon(self._handle, connection)
+            except BlockingIOError:
+                continue  # the queue is empty
             except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                log.error("cannot accept connections", reason=str(error))
+                # Most likely EMFILE. Whatever it is, it must not end the daemon: accept(2), "Error handling".
+                log.error("cannot accept connections", reason=str(error), idle_closed=self._shed())
                 await trio.sleep(_ACCEPT_RETRY)
 
-    async def _handle(self, accepted: socket.socket) -> None:
-        """One connection's task. Nothing that a peer sends may end more than its own connection."""
+    def _accept_one(self) -> Connection:
+        if len(self._connections) >= self._max_connections:
+            raise OSError(errno.EMFILE, f"{self._max_connections} connections are open, as many as there may be")
+        accepted, peer = self._listener.accept()
         accepted.setblocking(False)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-        connection = _Connection(self._app, self._config, self._context, stream)
-        self._connections.add(connection)
+        return Connection(self._app, self._context, stream, client=peer[:2], server=self._address)
+
+    def _shed(self) -> int:
+        """Closes the connections on which no request is under way: whoever needs one connects again."""
+        return sum([connection.leave_if_idle() for connection in self._connections])
+
+    async def _handle(self, connection: Connection) -> None:
+        """One connection's task. Nothing that a peer sends may end more than its own connection."""
         try:
             await connection.run()
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
@@ -125,45 +153,60 @@ class HttpServer:
             log.exception("a connection failed")
         finally:
             self._connections.discard(connection)
-            await trio.aclose_forcefully(stream)
+            connection.gone.set()
 
 
-class _Connection:
-    """One peer: a reader that feeds Hypercorn's protocol, and the tasks of its requests."""
+class Connection:
+    """One peer on `stream`: a reader that feeds Hypercorn's protocol, and the tasks of its requests.
 
-    def __init__(self, app: App, config: HypercornConfig, context: WorkerContext, stream: trio.SocketStream) -> None:
+    `gone` is set by whoever runs it, when it is over. `client` and `server` are the two addresses, where there are any.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        context: WorkerContext,
+        stream: trio.abc.Stream,
+        *,
+        client: Address | None = None,
+        server: Address | None = None,
+    ) -> None:
+        self.gone = trio.Event()
         self._app = app
-        self._config = config
         self._context = context
         self._stream = stream
+        self._client = client
+        self._server = server
         self._sending = trio.Lock()
         self._reading = trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE)
 
     async def run(self) -> None:
         """Serves the peer until either side closes."""
-        async with trio.open_nursery() as nursery:
-            # Hypercorn's types name its own task group and application wrapper; what it calls of them is here.
-            make: Any = _PlainH11Protocol
-            protocol: H11Protocol = make(
-                self._app,
-                self._config,
-                self._context,
-                _Tasks(self._app, nursery),
-                ConnectionState({}),
-                False,
-                _address(self._stream.socket.getpeername()),
-                _address(self._stream.socket.getsockname()),
-                self._send,
-            )
-            with self._reading:
-                await self._read(protocol)
-            await protocol.handle(Closed())
+        try:
+            async with trio.open_nursery() as nursery:
+                protocol = self._make_protocol(nursery)
+                with self._reading:
+                    await self._read(protocol)
+                await protocol.handle(Closed())
+                await trio.aclose_forcefully(self._stream)
+        finally:
             await trio.aclose_forcefully(self._stream)
 
-    def leave_if_idle(self) -> None:
-        """Closes the connection where no request is under way."""
-        if self._reading.deadline != inf:
-            self._reading.cancel(reason="the server is stopping")
+    def leave_if_idle(self) -> bool:
+        """Closes the connection where no request is under way; returns whether that is so."""
+        is_idle = self._reading.deadline != inf
+        if is_idle:
+            self._reading.cancel(reason="the connection makes room")
+        return is_idle
+
+    def _make_protocol(self, nursery: trio.Nursery) -> H11Protocol:
+        # Hypercorn's types name its own task group and application wrapper; what it calls of them is here.
+        make: Any = _PlainH11Protocol
+        tasks, state = _Tasks(self._app, nursery), ConnectionState({})
+        protocol: H11Protocol = make(
+            self._app, _CONFIG, self._context, tasks, state, False, self._client, self._server, self._send
+        )
+        return protocol
 
     async def _read(self, protocol: H11Protocol) -> None:
         while data := await self._stream.receive_some(_CHUNK):
@@ -185,7 +228,10 @@ class _Connection:
             try:
                 with trio.fail_after(WRITE_TIMEOUT + len(data) / WRITE_RATE):
                     await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._close()
+            except trio.TooSlowError:
+                log.info("a peer that does not read was cut off", client=self._client)
                 await self._close()
             except trio.Cancelled:
                 # Half a message may be out: nothing that follows it could be read.
@@ -204,6 +250,30 @@ class _PlainH11Protocol(H11Protocol):
     async def _check_protocol(self, event: h11.Request) -> None:
         return None
 
+    async def _create_stream(self, request: h11.Request) -> None:
+        names = {name for name, _ in request.headers}
+        if b"transfer-encoding" in names and b"content-length" in names:
+            # RFC 9112, section 6.1: "ought to be handled as an error", and the connection closed: another server on
+            # the way may see the body end elsewhere.
+            await self._send_error_response(400)
+            await self.send(Closed())
+        else:
+            await super()._create_stream(request)
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Refuses what never became a request, in the words of WIRE section 7."""
+        log.warning("what a peer sent is not HTTP/1.1", client=self.client, status=status_code)
+        body = errors.as_http(InvalidRequest("the request is malformed, or its headers are too long"))
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *self.config.response_headers("h11"),
+        ]
+        await self._send_h11_event(h11.Response(status_code=status_code, headers=headers))
+        await self._send_h11_event(h11.Data(data=body))
+        await self._send_h11_event(h11.EndOfMessage())
+
 
 class _Tasks:
     """What Hypercorn calls a task group: it runs the application in the connection's nursery."""
@@ -215,16 +285,15 @@ class _Tasks:
     async def spawn_app(
         self, app: App, config: HypercornConfig, scope: Any, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Any], Awaitable[None]]:
-        to_app, from_peer = trio.open_memory_channel[Any](config.max_app_queue_size)
-        self._nursery.start_soon(self._run, scope, from_peer.receive, send)
-        return to_app.send
+        inbox = _Inbox()
+        self._nursery.start_soon(self._run, scope, inbox, send)
+        return inbox.put
 
-    async def _run(
-        self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
-    ) -> None:
+    async def _run(self, scope: Any, inbox: _Inbox, send: Callable[[Any], Awaitable[None]]) -> None:
         try:
-            await self._app(scope, receive, send)
+            await self._app(scope, inbox.get, send)
         finally:
+            inbox.close()
             # Hypercorn's word for "the application has returned".
             await send(None)
 
@@ -232,16 +301,50 @@ class _Tasks:
         self._nursery.start_soon(function, *arguments)
 
 
+class _Inbox:
+    """What one run of the application receives. It is bounded, but for the last message, which always fits.
+
+    Hypercorn puts that one from the application's own task too: in a full queue it would wait for itself.
+    """
+
+    def __init__(self) -> None:
+        self._send, self._receive = trio.open_memory_channel[Any](MAX_PIECES)
+        self._last: Any = None
+
+    async def put(self, message: Any) -> None:
+        """Takes a message; waits where the application does not keep up. One that nobody will get is dropped."""
+        if message["type"] in _LAST_MESSAGES:
+            self._last = message
+            return self._send.close()
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._send.send(message)
+
+    async def get(self) -> Any:
+        """Returns the next message; the last one again and again."""
+        try:
+            return await self._receive.receive()
+        except trio.EndOfChannel:
+            return self._last
+
+    def close(self) -> None:
+        """Says that the application has returned."""
+        self._receive.close()
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
+
+
 def _hypercorn_config() -> HypercornConfig:
     """Only what `H11Protocol` and its streams read; the timers are ours."""
     config = HypercornConfig()
     config.include_server_header = False
     config.keep_alive_max_requests = 2**63
-    config.h11_max_incomplete_size = 32 * 1024
+    config.h11_max_incomplete_size = MAX_HEADERS
     config.accesslog = None
     config.errorlog = None
     return config
 
 
-def _address(name: Any) -> tuple[str, int] | None:
-    return (name[0], name[1]) if isinstance(name, tuple) else None
+_CONFIG: Final = _hypercorn_config()

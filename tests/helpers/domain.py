@@ -80,7 +80,7 @@ async def open_domain(
         events=records,
         poll_grace=15,
         default_agent="external",
-        declarations=DeclarationLimits(default_timeout=60, max_timeout=3600, reserved=box.PACKS | {"oubliette"}),
+        declarations=DeclarationLimits(default_timeout=60.0, max_timeout=3600.0, reserved=box.PACKS | {"oubliette"}),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(sessions.run)

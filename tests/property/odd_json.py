@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from hypothesis import strategies as st
@@ -28,6 +29,7 @@ _ESCAPED: Final = [
 ]
 _CHARACTERS: Final = [*_RAW, *_ESCAPED]
 _ENVELOPE: Final = ["method", "id", "params", "result", "error", "jsonrpc", "type", "ID", "method\0"]
+_BLOCK: Final = ['"type"', '"text"', '"data"', '"mimeType"', '"uri"', '"name"']
 _TOKEN: Final = re.compile(r'[ \t\r\n]*("(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:," \t\r\n]+)[ \t\r\n]*', re.DOTALL)
 
 
@@ -43,9 +45,14 @@ class _Grower:
     def several(self, grow: Callable[[], _T], most: int = 4) -> list[_T]:
         return [grow() for _ in range(self.pick(range(most + 1)))]
 
+    def one_of(self, *growers: Callable[[], str]) -> str:
+        return self.pick(growers)()
+
     def value(self, depth: int = 4) -> str:
-        scalars = [self.literal, self.number, self.string]
-        return self.pick(scalars if depth == 0 else [*scalars, lambda: self.array(depth), lambda: self.object(depth)])()
+        if depth == 0:
+            return self.one_of(self.literal, self.number, self.string)
+        array, object = partial(self.array, depth), partial(self.object, depth)
+        return self.one_of(self.literal, self.number, self.string, array, object)
 
     def literal(self) -> str:
         return self.pick(_LITERALS)
@@ -57,7 +64,7 @@ class _Grower:
         return f'"{"".join(self.several(lambda: self.pick(_CHARACTERS)))}"'
 
     def id(self) -> str:
-        return self.pick([self.number, self.string, lambda: "null"])()
+        return self.one_of(self.number, self.string, lambda: "null")
 
     def array(self, depth: int = 4) -> str:
         return self.listed("[", self.several(lambda: self.value(depth - 1)), "]")
@@ -69,9 +76,7 @@ class _Grower:
 
     def envelope(self) -> str:
         """An object of the keys of an envelope, some of them twice."""
-        pairs = self.several(
-            lambda: (self.key(), self.pick([lambda: '"m"', lambda: '"2.0"', self.id, self.value])()), 6
-        )
+        pairs = self.several(lambda: (self.key(), self.one_of(lambda: '"m"', self.id, self.value)), 6)
         return self.listed("{", [self.member(*pair) for pair in pairs], "}")
 
     def message(self) -> str:
@@ -80,10 +85,8 @@ class _Grower:
 
     def result(self) -> str:
         """What looks like a `CallToolResult`."""
-        keys = ['"type"', '"text"', '"data"', '"mimeType"', '"uri"', '"name"']
-        blocks = self.several(
-            lambda: self.pick([lambda: '{"type":"text","text":"1"}', lambda: self.object(1, lambda: self.pick(keys))])()
-        )
+        odd = partial(self.object, 1, lambda: self.pick(_BLOCK))
+        blocks = self.several(lambda: self.one_of(lambda: '{"type":"text","text":"1"}', odd))
         pairs = [
             ('"content"', self.listed("[", blocks, "]")),
             (self.pick(['"isError"', '"structuredContent"']), self.value(1)),

@@ -79,6 +79,14 @@ def test_an_oversized_line_is_told_as_soon_as_it_is_one() -> None:
     assert read(reader, [EXACT, EXACT, b"\n"]) == []
 
 
+def test_the_end_may_come_before_the_rest_of_an_oversized_line_is_looked_at() -> None:
+    reader = LineReader(MAX_BYTES)
+    assert read(reader, [EXACT * 2]) == [OVERSIZED]
+    reader.receive_data(b"rest")
+    reader.receive_data(b"")
+    assert reader.next_event() is CLOSED
+
+
 def test_a_closed_reader_stays_closed() -> None:
     reader = LineReader(MAX_BYTES)
     assert read(reader, [b"last", b""]) == [b"last"]
@@ -112,7 +120,8 @@ def test_memory_is_bounded_over_many_lines() -> None:
 def test_a_long_line_in_small_pieces_is_scanned_once() -> None:
     # Quadratic work would be 2 ** 35 byte steps here.
     reader = LineReader(1 << 18)
-    for _ in range(1 << 18):
+    for length in range(1, (1 << 18) + 1):
         reader.receive_data(b"x")
         assert reader.next_event() is NEED_DATA
+        assert reader._scanned == length
     assert read(reader, [b"\n"]) == [b"x" * (1 << 18)]

@@ -84,8 +84,8 @@ def test_an_event_is_out_with_the_last_byte_it_needs(end: bytes) -> None:
 
 def test_an_empty_chunk_is_no_byte() -> None:
     decoder = EventDecoder()
-    found = [decoder.feed(chunk) for chunk in (b"data: x\r", b"", b"\n", b"", b"\r", b"", b"\n")]
-    assert [one for events in found for one in events] == [event("x")]
+    found = [decoder.feed(chunk) for chunk in (b"data: x\r", b"", b"\ndata: y\r", b"", b"\n", b"", b"\n")]
+    assert found == [[], [], [], [], [], [], [event("x\ny")]]
 
 
 ENCODED: dict[str, tuple[bytes, bytes]] = {
