@@ -84,14 +84,14 @@ class Journal:
 class EventLog:
     """The events of one session, the newest in memory.
 
-    `last_index` is that of the newest event, 0 for none. A log that is `closed` gets no more events. `last_used` is when
-    an event was last appended, or when a reader last left, in trio's time.
+    `last_index` is that of the newest event, 0 for none. A log that is `closed` gets no more events. `last_used` is
+    when an event was last appended or a reader last left, in trio's time.
     """
 
     def __init__(self, session_id: str, journal: Journal, last_index: int = 0) -> None:
         self.session_id = session_id
         self.last_index = last_index
-        self.last_used = -float("inf")
+        self.last_used = trio.current_time()
         self.closed = False
         self.evicted_seq = journal.last_seq if last_index else 0
         self._journal = journal
@@ -221,7 +221,7 @@ class Feed:
         found = [entry for log in self._ready for entry in log.after(self._positions[log], MAX_BATCH)]
         if len(self._ready) > 1:
             found.sort(key=_by_seq)
-        batch = _within_bounds(found)
+        batch = within_bounds(found)
         self._advance(batch)
         return batch
 
@@ -233,11 +233,12 @@ class Feed:
                 del self._ready[log]
 
 
-def _within_bounds(entries: list[Entry]) -> list[Entry]:
+def within_bounds(entries: list[Entry], most: int = MAX_BATCH, most_bytes: int = MAX_BATCH_BYTES) -> list[Entry]:
+    """Returns the first of `entries`: at most `most`, of `most_bytes` together, and one however long it is."""
     size = 0
     for count, entry in enumerate(entries):
         size += len(entry.data)
-        if count == MAX_BATCH or (count and size > MAX_BATCH_BYTES):
+        if count == most or (count and size > most_bytes):
             return entries[:count]
     return entries
 

@@ -1,8 +1,8 @@
 """Bytes on their way to a peer: in the order in which they were put, in as few writes as may be, each in bounded time.
 
-Several tasks may write to one stream. Whoever comes while another one is writing leaves its bytes to that one: no
-lock, and bytes that come together go out together. What is small enough for the kernel's buffer goes there at once,
-which takes no turn of the scheduler; only the rest waits, with a deadline that grows with its size.
+Several tasks may write to one stream: bytes that come while one of them is writing go out together after it. What is
+small enough for the kernel's buffer goes there at once, which takes no turn of the scheduler; only the rest waits, with
+a deadline that grows with its size.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import trio
 class Outbox:
     """The writing half of `stream`. A write may take `seconds`, and a second for every `rate` bytes of it.
 
-    A write that fails or is cancelled closes the stream: half a message may be out, and nothing that follows it could be
-    read.
+    A write that fails or is cancelled closes the stream: half a message may be out, and nothing that follows it could
+    be read.
     """
 
     def __init__(self, stream: trio.abc.SendStream, *, seconds: float, rate: float) -> None:
@@ -25,6 +25,7 @@ class Outbox:
         self._rate = rate
         self._waiting: list[bytes] = []
         self._is_writing = False
+        self._turns = trio.lowlevel.ParkingLot()
 
     def put(self, data: bytes) -> None:
         """Adds bytes that the next `flush` writes."""
@@ -32,13 +33,13 @@ class Outbox:
             self._waiting.append(data)
 
     async def flush(self) -> None:
-        """Writes what was put. Is a checkpoint only where the peer is not reading.
+        """Returns when what was put is written. Is a checkpoint only where the peer is not reading.
 
         Raises `trio.BrokenResourceError` or `ClosedResourceError` where the peer has gone, `TooSlowError` where it
         takes too long; then the stream is closed.
         """
-        if self._is_writing:
-            return
+        while self._is_writing:
+            await self._turns.park()
         self._is_writing = True
         try:
             while self._waiting:
@@ -50,6 +51,7 @@ class Outbox:
             raise
         finally:
             self._is_writing = False
+            self._turns.unpark_all()
 
     async def send(self, data: bytes) -> None:
         """Puts and flushes. Raises as `flush` does."""

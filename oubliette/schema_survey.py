@@ -43,6 +43,12 @@ _MAX_MESSAGE: Final = 500
 
 _DIALECT: Final = re.compile(r"https?://json-schema\.org/(?:draft-0[0-9]/|draft/20[0-9-]{5}/)?schema#?\Z")
 _OUR_DIALECT: Final = re.compile(r"https?://json-schema\.org/draft/2020-12/schema#?\Z")
+# A URI that has one spelling only: no case, escape, dot segment or default port for anyone to normalize.
+_PLAIN_URI: Final = re.compile(
+    r"(?!json-schema:|.*/\.\.?(?:/|\Z))[a-z][a-z0-9+.-]*:"
+    r"(?://[a-z0-9.-]+(?::(?!(?:80|443)\b)[1-9][0-9]*)?(?:[/?][\w/~:@!$&'()*+,;=?.-]*)?|\w[\w/~:@!$&'()*+,;=?.-]*)\Z",
+    re.ASCII,
+)
 _SHORTHAND: Final = re.compile(r"\\[dDsSwW]")
 _PROPERTY: Final = re.compile(r"\\[pP]")
 
@@ -121,6 +127,7 @@ class Survey:
         self._pattern_sizes: dict[str, int] = {}
         self._pattern_cost = 0.0
         self._add(schema, "")
+        self._check_identifiers(schema)
         for number, subschema, base in self._referring:
             self._link(number, subschema, base)
 
@@ -161,6 +168,15 @@ class Survey:
     def _note(self, uri: str, schema: dict[str, Any]) -> None:
         if self._named.setdefault(uri, schema) is not schema:
             self.opaque_reasons.append(f"two subschemas are named {_quote(uri)}")
+
+    def _check_identifiers(self, schema: dict[str, Any]) -> None:
+        """Whatever the engine may take for another name of something else, it would follow there: not as counted."""
+        identifiers = [uri for uri in self._named if uri and "#" not in uri]
+        has_parts = any(self._named[uri] is not schema for uri in identifiers)
+        if has_parts and not all(_PLAIN_URI.match(uri) for uri in identifiers):
+            self.opaque_reasons.append("the '$id' of a part can be spelled in other ways")
+        if any("json-schema.org/" in uri.lower() for uri in identifiers):
+            self.opaque_reasons.append("it has the '$id' of a standard")
 
     def _check_dialect(self, dialect: Any, *, is_root: bool) -> None:
         if not isinstance(dialect, str) or not _DIALECT.match(dialect):

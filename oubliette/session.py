@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 import trio
 
 from oubliette import clock
-from oubliette.agents.base import Agent, Turn, TurnResult
+from oubliette.agents.base import Agent, Transcript, Turn, TurnResult
 from oubliette.agents.environment import agent_environment
 from oubliette.declarations import Declaration
 from oubliette.errors import AgentFailed, Conflict, LimitExceeded, OublietteError
@@ -46,6 +46,10 @@ class Listener(Protocol):
 
     async def serve(self) -> None:
         """Serves the session's clients until it is `ending`, and their last answers after that, in bounded time."""
+        ...
+
+    def close(self) -> None:
+        """Closes a socket that is not served."""
         ...
 
 
@@ -157,8 +161,11 @@ class Session:
         if waiting >= MAX_QUEUED and not interrupt:
             raise LimitExceeded(f"{MAX_QUEUED} messages are queued already; wait for a turn to end, or interrupt it")
 
-    def started(self) -> None:
-        """Appends the first event."""
+    def started(self, socket: Path) -> None:
+        """Appends the first event of a session whose clients come through `socket`."""
+        self.socket = socket
+        if self.is_external:
+            self.status = "running"
         self.log.append(
             SessionStarted,
             project_id=self.project_id,
@@ -199,17 +206,32 @@ class Session:
 
     async def run(self, listener: Listener, records: Records) -> None:
         """Lives the session: from the open socket to the last event."""
-        self.socket = listener.path
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(listener.serve)
                 with self._working:
                     await self._work(records)
                 self._take_leave(records)
+        except Exception:
+            # A fault of ours: nobody may go on waiting for what will not come.
+            self.end("failed")
+            self._take_leave(records)
+            raise
         finally:
             self.over.set()
 
+    def abandon(self, records: Records | None) -> None:
+        """Ends a session instead of `run`. Its end is recorded where there are `records`."""
+        self.end("failed")
+        if records is None:
+            self.log.close()
+        else:
+            self._take_leave(records)
+        self.over.set()
+
     def _take_leave(self, records: Records) -> None:
+        if self.log.closed:
+            return
         for turn in self._drain_line():
             self._fail(turn, Conflict(f"session {self.id!r} has ended before this message had its turn"))
         self.log.append(SessionEnded, reason=self._end_reason, exit_code=self._exit_code)
@@ -231,13 +253,13 @@ class Session:
 
     async def _take_turn(self, turn: TurnInLine, agent: Agent, records: Records) -> None:
         assert self.socket is not None
-        said: list[str] = []
+        said = Transcript()
 
         async def say(text: str) -> None:
             # An agent that talks faster than its events can be recorded waits, in its own pipe.
             await records.wait_for_room()
             self.log.append(Message, role="assistant", text=text)
-            said.append(text)
+            said.add(text)
 
         environment = agent_environment(
             session_id=self.id, project_id=self.project_id, folder=self._folder, socket=self.socket
@@ -249,8 +271,8 @@ class Session:
                 )
                 self._finish(turn, result)
             if turn.scope.cancelled_caught:
-                self._finish(turn, TurnResult(text="\n".join(said)))
-        except OSError as error:
+                self._finish(turn, TurnResult(text=said.text))
+        except (OSError, ValueError) as error:  # a program that is missing, or a NUL in an argument
             self._agent_failed(turn, f"the agent {self.agent_name!r} cannot be started: {error}", None)
         except Exception:
             log.exception("a turn failed", session=self.id)

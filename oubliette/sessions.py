@@ -124,18 +124,19 @@ class Sessions:
         self._check(new)
         session = self._make(new)
         listener = self._links.open(session)
+        # From here on it counts against the limits, and a stop of the daemon waits for it.
         self._live[session.id] = session
+        try:
+            await self._record(session)
+        except BaseException:
+            listener.close()
+            del self._live[session.id]
+            raise
         assert self._nursery is not None
         self._nursery.start_soon(self._live_through, session, listener)
-        try:
-            await self._records.save_session(session.record)
-            session.check_open()
-        except BaseException:
-            session.end("failed")
-            raise
         for watcher in (hook, *self.watchers):
             watcher(session)
-        session.started()
+        session.started(listener.path)
         log.info("session started", session=session.id, project=session.project_id, agent=session.agent_name)
         return session, session.message(new.message)
 
@@ -182,7 +183,7 @@ class Sessions:
     ) -> list[Session]:
         """Returns sessions, newest first; `before` is the (created_at, id) of the last one of the page before."""
         records = await self._records.sessions(projects=projects, owner=None, status=status, limit=limit, before=before)
-        return [self._live.get(record.session_id) or self.archived(record) for record in records]
+        return [self._known(record) for record in records]
 
     def owned(self, owner: str) -> list[Session]:
         """Returns the sessions of `owner` that are under way."""
@@ -191,16 +192,38 @@ class Sessions:
     async def owned_since(self, owner: str, seq: int) -> list[Session]:
         """Returns the sessions of `owner` that are under way or have had an event after `seq`."""
         records = await self._records.sessions_since(owner, seq)
-        ended = [self.archived(record) for record in records if record.session_id not in self._live]
+        ended = [self._known(record) for record in records if record.session_id not in self._live]
         return [*self.owned(owner), *ended]
+
+    def _known(self, record: SessionRecord) -> Session:
+        return self._live.get(record.session_id) or self._recent.get(record.session_id) or self.archived(record)
 
     def archived(self, record: SessionRecord) -> Session:
         """Returns a session that can only be read."""
         return Session(record, self.journal, self._limits.relay, agent=None, folder=Path())
 
-    def _check(self, new: NewSession) -> None:
+    async def _record(self, session: Session) -> None:
+        """Stores a new session, or leaves nothing of it behind that goes on."""
+        try:
+            await self._records.save_session(session.record)
+        except Exception:
+            session.abandon(None)
+            raise
+        except BaseException:
+            # A write that is cancelled "may be carried out all the same": then the end must be recorded too.
+            session.abandon(self._records)
+            raise
+        if session.ending.is_set():
+            session.abandon(self._records)
+            self._check_running()
+            session.check_open()
+
+    def _check_running(self) -> None:
         if self._closing:
             raise ShuttingDown("the daemon is stopping; no session was started")
+
+    def _check(self, new: NewSession) -> None:
+        self._check_running()
         if new.agent not in self._agents:
             raise InvalidParams(f"unknown agent {new.agent!r}; one of: {', '.join(self._agents)}", field="agent")
         active = sum(session.project_id == new.project.project_id for session in self._live.values())

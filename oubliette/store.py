@@ -94,7 +94,7 @@ class Store:
         self, writer: sqlite3.Connection, reader: sqlite3.Connection, resources: ExitStack, *, clean_stop: bool
     ) -> None:
         self.clean_stop = clean_stop
-        self.instance_id = schema.meta(writer, "instance_id")
+        self.instance_id = schema.meta(writer, "instance_id") or ""
         self._connection, self._reader, self._resources = writer, reader, resources
         self._writer = Writer(writer)
         self._reader_turn = trio.CapacityLimiter(1)
@@ -271,6 +271,11 @@ class Store:
         """
         await self._settled()
         return await self._read(schema.sessions, projects, owner, status, limit, before)
+
+    async def sessions_since(self, owner: str, seq: int) -> list[SessionRecord]:
+        """Returns the sessions of `owner` that have had an event after `seq`."""
+        await self._settled()
+        return await self._read(schema.sessions_since, owner, seq)
 
     async def _settled(self) -> None:
         with contextlib.suppress(StoreError):

@@ -296,6 +296,12 @@ def sessions(
     return _records(SessionRecord, connection.execute(sql, {**wanted, **position}))
 
 
+def sessions_since(connection: sqlite3.Connection, owner: str, seq: int) -> list[SessionRecord]:
+    sql = """SELECT * FROM session_records
+        WHERE owner = ? AND session_id IN (SELECT DISTINCT session_id FROM events WHERE seq > ?)"""
+    return _records(SessionRecord, connection.execute(sql, (owner, seq)))
+
+
 def events_of(connection: sqlite3.Connection, session_id: str, after_index: int, limit: int) -> list[StoredEvent]:
     sql = "SELECT * FROM events WHERE session_id = ? AND event_index > ? ORDER BY event_index LIMIT ?"
     return _events(connection.execute(sql, (session_id, after_index, limit)), limit)

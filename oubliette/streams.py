@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from types import TracebackType
 from typing import Final, Protocol, Self
 
 import msgspec
 
 from oubliette import clock
-from oubliette.events import Entry, EventLog, Feed
+from oubliette.events import MAX_BATCH, MAX_BATCH_BYTES, Entry, EventLog, Feed, FellBehindError, within_bounds
 from oubliette.protocol.events import EventsPurged
 from oubliette.records import StoredEvent
 from oubliette.relay import Relay
 
 # One page of the records; a bound on what a replay holds in memory.
 HISTORY_PAGE: Final = 500
+# One page of `ready`, which becomes one answer: as long as the longest message may be. One event may be longer.
+MAX_READY_BYTES: Final = 4 * 1024 * 1024
 
 
 class Followed(Protocol):
@@ -102,8 +105,9 @@ class Stream:
         self._counts = counts
         self._feed = Feed()
         self._sessions: dict[str, Followed] = {}
+        # What comes before all else: pending requests, and what a bounded batch left over.
         self._at_once: deque[Entry] = deque()
-        self._history: History | None = None
+        self._histories: deque[History] = deque()
         self._delivered: dict[str, int] = {}
         self._stays_open = False
         self.has_ended = False
@@ -141,25 +145,26 @@ class Stream:
         if after >= log.first_index - 1:
             self._feed.cover(log, after)
         else:
-            self._history = SessionHistory(self._records, session.id, after, log.last_index)
+            self._histories.append(SessionHistory(self._records, session.id, after, log.last_index))
             self._feed.cover(log, log.last_index)
 
     async def resume(self, seq: int, sessions: Iterable[tuple[Followed, int]], newest: int) -> None:
         """Delivers what came after `seq` in each session, but not what comes before its index.
 
         `newest` is the journal's newest number. Either all of it comes from the rings or all from the records up to
-        now, so that what is delivered is in order and any `id:` is a valid resume point.
+        now, so that what is delivered is in order and any `id:` is a valid resume point. A session that is covered
+        already, as one that has just started may be, is left as it is.
         """
-        starts = dict(sessions)
+        starts = {session: start for session, start in sessions if session.id not in self._sessions}
         ids = {session.id: start for session, start in starts.items()}
         in_rings = all(session.log.evicted_seq <= seq for session in starts)
         for session, start in starts.items():
             log = session.log
             self.cover(session, max(start, log.index_at(seq)) if in_rings else log.last_index)
         if not in_rings:
-            self._history = CommonHistory(self._records, ids, seq, newest)
+            self._histories.append(CommonHistory(self._records, ids, seq, newest))
             known = await self._records.last_indexes(seq, ids)
-            self._delivered = {id: max(start, known.get(id, start)) for id, start in ids.items()}
+            self._delivered |= {id: max(start, known.get(id, start)) for id, start in ids.items()}
 
     def close(self, linger: float = 0) -> None:
         """Detaches the stream from every session; a poll lingers for some seconds. May be repeated."""
@@ -179,21 +184,27 @@ class Stream:
 
     def mute(self) -> list[tuple[Followed, int]]:
         """Stops delivering and counting. Returns the sessions and the index up to which each was read."""
-        muted = [(session, self._delivered[session.id]) for session in self._sessions.values()]
+        muted = [(session, self._read_until(session)) for session in self._sessions.values()]
         for session, _ in muted:
             self._leave(session)
         self._at_once.clear()
-        self._history = None
+        self._histories.clear()
         return muted
 
-    async def batch(self) -> list[Entry]:
-        """Waits for events and returns them; nothing when the stream has ended.
+    def _read_until(self, session: Followed) -> int:
+        waiting = (entry.index - 1 for entry in self._at_once if entry.session_id == session.id)
+        return min((self._delivered[session.id], *waiting))
+
+    async def batch(self, limit: int = MAX_BATCH) -> list[Entry]:
+        """Waits for events and returns at most `limit` of them; nothing when the stream has ended.
 
         An entry with index 0 is sent without an `id:`. Raises `FellBehindError` where the reader was too slow.
         """
         while not self.has_ended:
             if entries := await self._next():
-                return self._give(entries)
+                if given := self._give(entries, limit, MAX_BATCH_BYTES):
+                    return given
+                continue
             self._leave_ended()
             if not self._sessions and not self._stays_open:
                 break
@@ -201,29 +212,40 @@ class Stream:
         return []
 
     async def ready(self, limit: int) -> list[Entry]:
-        """Returns up to `limit` events that are there already."""
+        """Returns up to `limit` events that are there already, fewer where they are long."""
         found: list[Entry] = []
-        while len(found) < limit and (more := await self._next()):
-            found += more
-        return self._give(found[:limit])
+        size = 0
+        # A ring that went on while the records were read ends the page: the next one begins in the records again.
+        with suppress(FellBehindError):
+            while len(found) < limit and size < MAX_READY_BYTES and (more := await self._next()):
+                found += more
+                size += sum(len(entry.data) for entry in more)
+        return self._give(found, limit, MAX_READY_BYTES)
 
     async def _next(self) -> list[Entry]:
         if self._at_once:
-            pending = list(self._at_once)
+            waiting = list(self._at_once)
             self._at_once.clear()
-            return pending
-        if self._history is not None:
-            if page := await self._history.page():
+            return waiting
+        while self._histories:
+            history = self._histories[0]
+            if page := await history.page():
                 return page
-            self._history = None
+            # Unless it was muted meanwhile.
+            with suppress(ValueError):
+                self._histories.remove(history)
         return self._feed.take()
 
-    def _give(self, entries: list[Entry]) -> list[Entry]:
-        for entry in entries:
-            session = self._sessions.get(entry.session_id)
-            if session is not None and self._is_owners(session) and entry.type == "caller_tool_request":
+    def _give(self, entries: list[Entry], limit: int, most_bytes: int) -> list[Entry]:
+        taken = within_bounds(entries, limit, most_bytes)
+        self._at_once.extendleft(reversed(entries[len(taken) :]))
+        # A stream may have been muted while the records were read.
+        covered = [entry for entry in taken if entry.session_id in self._sessions]
+        for entry in covered:
+            session = self._sessions[entry.session_id]
+            if self._is_owners(session) and entry.type == "caller_tool_request":
                 session.relay.give(entry.index)
-        return [numbered for entry in entries for numbered in self._in_sequence(entry)]
+        return [numbered for entry in covered for numbered in self._in_sequence(entry)]
 
     def _in_sequence(self, entry: Entry) -> list[Entry]:
         """The entry, without its number where it is given again, behind a notice where those before it are gone."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+# A turn's text is what its agent said; of more characters than these the end is kept.
+MAX_TEXT: Final = 1024 * 1024
 
 
 class Turn(Struct, frozen=True, kw_only=True):
@@ -26,6 +30,24 @@ class TurnResult(Struct, frozen=True, kw_only=True):
     exit_code: int = 0
     complaint: str = ""
     """the last of stderr, where the exit code is not 0"""
+
+
+class Transcript:
+    """What an agent said in a turn, line by line: the last `MAX_TEXT` characters, and a line that they begin in."""
+
+    def __init__(self) -> None:
+        self._lines: deque[str] = deque()
+        self._size = 0
+
+    def add(self, line: str) -> None:
+        self._lines.append(line)
+        self._size += len(line) + 1
+        while self._size - len(self._lines[0]) - 1 > MAX_TEXT:
+            self._size -= len(self._lines.popleft()) + 1
+
+    @property
+    def text(self) -> str:
+        return "\n".join(self._lines)[-MAX_TEXT:]
 
 
 class Agent(Protocol):

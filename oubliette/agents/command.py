@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from oubliette.agents.base import Turn, TurnResult
+from oubliette.agents.base import Transcript, Turn, TurnResult
 from oubliette.agents.process import run_process
 
-# A turn's text is the output of its program; of a longer one the end is kept.
-MAX_TEXT: Final = 1024 * 1024
 _PROMPT: Final = "{prompt}"
 
 
@@ -21,10 +19,10 @@ class CommandAgent:
         self._environment = environment
 
     async def run(self, turn: Turn) -> TurnResult:
-        said: list[str] = []
+        said = Transcript()
 
         async def on_line(line: str) -> None:
-            said.append(line)
+            said.add(line)
             await turn.say(line)
 
         in_argv = any(_PROMPT in argument for argument in self._command)
@@ -37,5 +35,4 @@ class CommandAgent:
             stdin=b"" if in_argv else turn.prompt.encode(),
             on_line=on_line,
         )
-        text = "\n".join(said)[-MAX_TEXT:]
-        return TurnResult(text=text, exit_code=exit_code, complaint=complaint)
+        return TurnResult(text=said.text, exit_code=exit_code, complaint=complaint)

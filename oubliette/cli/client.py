@@ -178,9 +178,10 @@ class DaemonClient:
         while True:
             with self._reaching():
                 data = response.read1(_CHUNK)
+                events = decoder.feed(data)
             if not data:
                 return
-            yield from decoder.feed(data)
+            yield from events
 
     def _parse(self, body: bytes, kind: type[AnswerT]) -> AnswerT:
         try:
@@ -192,7 +193,7 @@ class DaemonClient:
     def _reaching(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, HTTPException, UnicodeError) as error:  # the last for a host name that is none
+        except (OSError, HTTPException, ValueError) as error:  # the last: no host name, or an event without an end
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise UnreachableError(
                 f"cannot reach the daemon at {self.url}: {reason}; is it running? start it with `oubliette serve`"

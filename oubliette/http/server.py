@@ -118,7 +118,7 @@ class HttpServer:
         while True:
             await trio.lowlevel.wait_readable(self._listener)
             try:
-                for _ in range(_ACCEPT_BURST):
+                for _ in range(min(_ACCEPT_BURST, self._room())):
                     connection = self._accept_one()
                     self._connections.add(connection)
                     nursery.start_soon(self._handle, connection)
@@ -129,9 +129,14 @@ class HttpServer:
                 log.error("cannot accept connections", reason=str(error), idle_closed=self._shed())
                 await trio.sleep(_ACCEPT_RETRY)
 
-    def _accept_one(self) -> Connection:
-        if len(self._connections) >= self._max_connections:
+    def _room(self) -> int:
+        """How many connections more there may be. Raises `OSError` for none."""
+        room = self._max_connections - len(self._connections)
+        if room <= 0:
             raise OSError(errno.EMFILE, f"{self._max_connections} connections are open, as many as there may be")
+        return room
+
+    def _accept_one(self) -> Connection:
         accepted, peer = self._listener.accept()
         accepted.setblocking(False)
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))

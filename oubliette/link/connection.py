@@ -17,6 +17,7 @@ import trio
 from oubliette import errors
 from oubliette.errors import Forbidden, InvalidParams, InvalidRequest, MethodNotFound, OublietteError
 from oubliette.log import span
+from oubliette.outbox import Outbox
 from oubliette.protocol import link
 from oubliette.protocol.jsonrpc import MalformedError, Message, decode, encode_error, encode_result
 from oubliette.protocol.lines import CLOSED, ENVELOPE_ALLOWANCE, NEED_DATA, OVERSIZED, LineReader
@@ -24,8 +25,9 @@ from oubliette.relay import Pending, Progress
 from oubliette.session import Session
 
 _CHUNK: Final = 64 * 1024
-# A client that takes longer over one line is not reading: its link is closed rather than its answers kept.
-SEND_TIMEOUT: Final = 10.0
+# A client that takes longer over a write is not reading: its link is closed rather than its answers kept.
+WRITE_SECONDS: Final = 10.0
+WRITE_RATE: Final = 1024 * 1024
 
 _caller_tool_decoder: Final = msgspec.json.Decoder(link.CallerToolParams)
 _cancelled_decoder: Final = msgspec.json.Decoder(link.CancelledParams)
@@ -39,7 +41,7 @@ class Connection:
         self._stream = stream
         self._lines = LineReader(max_message_bytes + ENVELOPE_ALLOWANCE)
         self._reading = trio.CancelScope()
-        self._sending = trio.Lock()
+        self._outbox = Outbox(stream, seconds=WRITE_SECONDS, rate=WRITE_RATE)
         self._running: dict[bytes, Pending] = {}
         # What to tell: the newest state only, so that a slow client costs no memory.
         self._news = trio.Event()
@@ -186,14 +188,7 @@ class Connection:
         await self._send(encode_error(id, errors.as_jsonrpc(error)))
 
     async def _send(self, line: bytes) -> None:
-        async with self._sending:
-            try:
-                with trio.fail_after(SEND_TIMEOUT):
-                    await self._stream.send_all(line + b"\n")
-            except BaseException:
-                # Half a line may be out: nothing that follows it could be read.
-                await trio.aclose_forcefully(self._stream)
-                raise
+        await self._outbox.send(line + b"\n")
 
 
 class _RefusedError(Exception):

@@ -90,8 +90,12 @@ class SessionLink:
                     connection.finish()
                 nursery.cancel_scope.deadline = trio.current_time() + LAST_ANSWERS
         finally:
-            self._socket.close()
-            shutil.rmtree(self.path.parent, ignore_errors=True)
+            self.close()
+
+    def close(self) -> None:
+        """Closes the socket and removes it with its directory."""
+        self._socket.close()
+        shutil.rmtree(self.path.parent, ignore_errors=True)
 
     async def _accept(self, listener: trio.SocketListener, scope: trio.CancelScope, nursery: trio.Nursery) -> None:
         with scope:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from contextlib import suppress
 from typing import Annotated, Literal
 
 import msgspec
@@ -12,6 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from oubliette.declarations import Declaration, parse_declaration
 from oubliette.errors import Forbidden, InvalidParams
+from oubliette.events import FellBehindError
 from oubliette.session import Session, TurnInLine
 from oubliette.sessions import NewSession
 from oubliette.streams import Stream
@@ -251,8 +253,9 @@ async def _poll(call: Call, session: Session, arguments: EventsArguments) -> lis
         stream.cover(session, arguments.since_index)
         entries = await stream.ready(arguments.limit)
         if not entries and waits:
-            with trio.move_on_after(arguments.wait_seconds):
-                entries = (await stream.batch())[: arguments.limit]
+            # Whoever falls behind here is told nothing, asks again, and gets it all from the records.
+            with trio.move_on_after(arguments.wait_seconds), suppress(FellBehindError):
+                entries = await stream.batch(arguments.limit)
     finally:
         stream.close(linger=call.services.poll_grace if waits else 0)
     return [Raw(entry.data) for entry in entries]

@@ -64,12 +64,13 @@ async def open_domain(
     ring: RingLimits | None = None,
     agents: Mapping[str, Agent | None] | None = None,
     idle_timeout: float = 0,
+    max_active: int = 100,
 ) -> AsyncIterator[Domain]:
     """Runs a domain; `folder` is for workspaces."""
     records = MemoryRecords()
     projects = Projects(records, folder)
     await projects.ensure_default()
-    limits = SessionLimits(relay=relay or RelayLimits(), idle_timeout=idle_timeout)
+    limits = SessionLimits(relay=relay or RelayLimits(), idle_timeout=idle_timeout, max_active_per_project=max_active)
     sessions = Sessions(
         records, Journal(records, ring or RingLimits()), NoLinks(), projects, agents or {"external": None}, limits
     )

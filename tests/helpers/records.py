@@ -108,3 +108,6 @@ class NoListener:
 
     async def serve(self) -> None:
         await self._session.ending.wait()
+
+    def close(self) -> None:
+        pass

@@ -7,13 +7,22 @@ from typing import Any
 import msgspec
 import trio
 
-from oubliette.declarations import DeclarationLimits, parse_declaration
+from oubliette.declarations import Declaration, DeclarationLimits, parse_declaration
 from oubliette.errors import OublietteError
 from oubliette.events import EventLog, Journal, RingLimits
 from oubliette.relay import Pending, Progress, Relay, RelayLimits
 from tests.helpers.records import MemoryRecords
 
 LIMITS = DeclarationLimits(default_timeout=60, max_timeout=3600, reserved=frozenset())
+
+
+def declared_tools(*tools: Any) -> Declaration:
+    """The declaration of a caller `myapp` that offers `tools`: names, or whole declarations."""
+    declared = [{"name": tool} if isinstance(tool, str) else tool for tool in tools]
+    context = msgspec.json.encode({"caller_id": "myapp", "caller_tools": declared})
+    declaration = parse_declaration(context, LIMITS)
+    assert declaration is not None
+    return declaration
 
 
 class Asked:
@@ -55,11 +64,7 @@ class RelayBench:
         self.declare(*tools)
 
     def declare(self, *tools: Any) -> None:
-        declared = [{"name": tool} if isinstance(tool, str) else tool for tool in tools]
-        context = msgspec.json.encode({"caller_id": "myapp", "caller_tools": declared})
-        declaration = parse_declaration(context, LIMITS)
-        assert declaration is not None
-        self.relay.declare(declaration)
+        self.relay.declare(declared_tools(*tools))
 
     def ask(self, tool: str, arguments: bytes = b"{}") -> Asked:
         """Calls a tool in a task of its own; raises what is refused at once."""

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import click
 import pytest
 
-from oubliette.cli import watch as watch_module
 from oubliette.cli.client import DaemonClient, RefusedError, UnreachableError
 from oubliette.cli.main import COMMANDS, main
 from oubliette.cli.places import Address, AddressError, find_daemon
@@ -147,7 +146,7 @@ class Daemon:
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     made: list[float] = []
-    monkeypatch.setattr(watch_module.time, "sleep", made.append)
+    monkeypatch.setattr("time.sleep", made.append)
     return made
 
 
@@ -276,7 +275,7 @@ def test_another_server_is_told_from_a_daemon(server: str, status: int, body: by
         DaemonClient(server, TOKEN).call_tool("token_list", {})
 
 
-def test_a_stream_that_breaks_says_so(server: str) -> None:
+def test_the_beginning_of_an_event_is_no_event(server: str) -> None:
     Server.answers = {"/events": (200, "text/event-stream", b"id: 1\ndata: {}\n\nid: 2\nda")}
     with DaemonClient(server, TOKEN).events("/events") as events:
         assert [event.id for event in events] == ["1"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import msgspec
 import pytest
 import trio
@@ -279,9 +277,3 @@ async def test_a_log_is_finished_when_it_is_closed_and_read() -> None:
     feed.take()
     heard.append(feed.has_finished(bench.log))
     assert heard == [False, False, True]
-
-
-async def test_timestamps_do_not_go_back_within_a_session() -> None:
-    bench = Bench()
-    stamps = [msgspec.json.decode(entry.data)["ts"] for entry in say(bench.log, count=50)]
-    assert all(before <= after for before, after in pairwise(stamps))

@@ -500,7 +500,6 @@ async def test_writers_that_come_together_share_a_commit(store: Store) -> None:
     async with trio.open_nursery() as nursery:
         for number in range(32):
             nursery.start_soon(store.save_token, token(f"t{number}"))
-    store._connection.set_trace_callback(None)
     assert len(store.tokens()) == 32
     assert 1 <= len(commits) <= 2
 
@@ -590,19 +589,23 @@ async def test_readiness_recovers_without_new_work(store: Store) -> None:
 
 
 async def test_readiness_stays_red_while_nothing_can_be_written(store: Store) -> None:
+    """A transaction begins and ends on a disk that takes no writes, as long as there are none in it."""
     tries = trio.Semaphore(0)
     trio_token = trio.lowlevel.current_trio_token()
-    # A transaction begins and ends on a disk that takes no writes, as long as there are none in it.
-    store._connection.set_authorizer(lambda action, *rest: action in (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE))
+    writes = {sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE}
+
+    def refuse_writes(action: int, *_: object) -> int:
+        if action == sqlite3.SQLITE_TRANSACTION:
+            trio_token.run_sync_soon(tries.release)
+        return sqlite3.SQLITE_DENY if action in writes else sqlite3.SQLITE_OK
+
+    store._connection.set_authorizer(refuse_writes)
     with pytest.raises(StoreError):
         await store.save_token(token())
-    store._connection.set_trace_callback(
-        lambda sql: trio_token.run_sync_soon(tries.release) if sql == "BEGIN IMMEDIATE" else None
-    )
-    for _ in range(3):
+    for _ in range(6):
         await tries.acquire()
         assert not store.healthy
-    store._connection.set_authorizer(None)
+    writes.clear()
     await recovered(store)
     assert store.tokens() == []
 

@@ -79,6 +79,13 @@ def test_an_oversized_line_is_told_as_soon_as_it_is_one() -> None:
     assert read(reader, [EXACT, EXACT, b"\n"]) == []
 
 
+def test_the_end_may_come_before_an_oversized_line_is_looked_at() -> None:
+    reader = LineReader(MAX_BYTES)
+    reader.receive_data(b"ok\n" + EXACT * 2)
+    reader.receive_data(b"")
+    assert [reader.next_event() for _ in range(3)] == [b"ok", OVERSIZED, CLOSED]
+
+
 def test_the_end_may_come_before_the_rest_of_an_oversized_line_is_looked_at() -> None:
     reader = LineReader(MAX_BYTES)
     assert read(reader, [EXACT * 2]) == [OVERSIZED]
