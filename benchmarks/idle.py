@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import resource
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -29,6 +30,8 @@ from benchmarks.process import cpu_seconds, memory_kib, run_to_end
 
 MEMORY_AIM_KIB: Final = 100.0
 CPU_AIM_SHARE: Final = 0.05
+# A session is acknowledged when it is on the disk: several at once share a commit.
+OPENERS: Final = 8
 # In the daemon: a listener, a link and a connection for each session; the rest is for what it needs anyway.
 _DESCRIPTORS_PER_SESSION: Final = 3
 _OTHER_DESCRIPTORS: Final = 200
@@ -58,26 +61,33 @@ async def run(sessions: int, seconds: float) -> Result:
 
 
 def _open_all(server: Server, sessions: int, stack: ExitStack) -> None:
-    for _ in range(sessions):
-        door = start_http(server)
-        _open_stream(stack.enter_context(server.connect()), door.stream)
-        _open_link(stack.enter_context(socket.socket(socket.AF_UNIX)), door.session.socket)
+    with ThreadPoolExecutor(OPENERS) as openers:
+        for stream, link in openers.map(lambda _: _open_one(server), range(sessions)):
+            stack.enter_context(stream)
+            stack.enter_context(link)
 
 
-def _open_stream(stream: socket.socket, request: bytes) -> None:
+def _open_one(server: Server) -> tuple[socket.socket, socket.socket]:
+    door = start_http(server)
+    return _open_stream(server.connect(), door.stream), _open_link(socket.socket(socket.AF_UNIX), door.session.socket)
+
+
+def _open_stream(stream: socket.socket, request: bytes) -> socket.socket:
     stream.sendall(request)
     reader = EventReader()
     while reader.status is None:
         reader.feed(loop.receive(stream))
+    return stream
 
 
-def _open_link(link: socket.socket, path: str) -> None:
+def _open_link(link: socket.socket, path: str) -> socket.socket:
     link.settimeout(SETUP_SECONDS)
     link.connect(path)
     received = b""
     # Both configurations are the first things on every link (WIRE section 1): then it is served.
     while received.count(b"\n") < 2:
         received += loop.receive(link)
+    return link
 
 
 def table(result: Result) -> str:

@@ -82,22 +82,14 @@ class Tokens:
         """Issues a token; returns it, the only time that it is shown, and its record. Raises `InvalidParams`."""
         if parse_scope(scope) is None:
             raise InvalidParams(f"no scope {scope!r}; one of: {EXAMPLES}", field="scope")
-        token_id = secrets.token_hex(6)
-        token = f"oub_{token_id}_{secrets.token_hex(32)}"
-        expires_at = None if expires_in_seconds is None else clock.seconds_from_now(expires_in_seconds)
-        record = TokenRecord(
-            token_id=token_id,
-            name=name,
-            scope=scope,
-            digest=_digest(token),
-            created_at=clock.now(),
-            last_used_at=None,
-            expires_at=expires_at,
-        )
-        await self._store.save_token(record)
-        self._known[token_id] = _known(record)
-        log.info("token created", token_id=token_id, scope=scope)
+        token, record = _issue(name, scope, expires_in_seconds)
+        await self._keep(record)
         return token, record
+
+    async def _keep(self, record: TokenRecord) -> None:
+        await self._store.save_token(record)
+        self._known[record.token_id] = _known(record)
+        log.info("token created", token_id=record.token_id, scope=record.scope)
 
     async def revoke(self, token_id: str) -> None:
         """Makes a token worthless from now on. Raises `NotFound`."""
@@ -115,13 +107,35 @@ class Tokens:
         """On the first start, with no token at all, issues one with scope `admin` and returns where it was written."""
         if self._known:
             return None
-        token, _ = await self.create("admin", "admin")
+        token, record = _issue("admin", "admin", None)
         path = data_dir / ADMIN_TOKEN_FILE
-        path.unlink(missing_ok=True)
-        # Made with its mode, so that there is no moment at which others could read it.
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token + "\n")
+        # The file comes first: a recorded token that nobody was told of would lock everybody out for good.
+        _write_private(path, token)
+        await self._keep(record)
         return path
+
+
+def _issue(name: str, scope: str, expires_in_seconds: float | None) -> tuple[str, TokenRecord]:
+    """Makes a token; returns it and its record."""
+    token_id = secrets.token_hex(6)
+    token = f"oub_{token_id}_{secrets.token_hex(32)}"
+    record = TokenRecord(
+        token_id=token_id,
+        name=name,
+        scope=scope,
+        digest=_digest(token),
+        created_at=clock.now(),
+        last_used_at=None,
+        expires_at=None if expires_in_seconds is None else clock.seconds_from_now(expires_in_seconds),
+    )
+    return token, record
+
+
+def _write_private(path: Path, token: str) -> None:
+    path.unlink(missing_ok=True)
+    # Made with its mode, so that there is no moment at which others could read it.
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(token + "\n")
 
 
 def _known(record: TokenRecord) -> _Known:

@@ -34,8 +34,8 @@ from oubliette.protocol.sse import KEEP_ALIVE, EventDecoder, ServerSentEvent, en
 from tests.property.odd_json import ENVELOPES, IDS, MESSAGES, OBJECTS, RESULTS, VALUES, is_json, mutated, parsed, tokens
 
 # Examples are not kept between runs, and a busy machine is no failure.
-few: Final = settings(deadline=None, database=None, max_examples=150)
-many: Final = settings(few, max_examples=300)
+few: Final = settings(deadline=None, database=None, max_examples=100)
+many: Final = settings(few, max_examples=250)
 
 DATA: Final = st.one_of(st.binary(max_size=60), mutated(MESSAGES), (ENVELOPES | VALUES).map(str.encode))
 

@@ -10,13 +10,15 @@ import json
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oubliette.protocol.nesting import MAX_DEPTH
-from oubliette.schemas import MAX_SCHEMA_BYTES, Schema, SchemaError, ViolationError, compile_schema
+from oubliette.schema_bounds import UnboundedError
+from oubliette.schemas import MAX_SCHEMA_BYTES, Schema, SchemaError, ViolationError, _build, compile_schema
 
 
 def compiled(schema: Any) -> Schema:
@@ -195,6 +197,19 @@ def test_a_name_that_is_an_address_is_only_a_name(schema: Any, canary: tuple[str
     accepted = compiled(schema(address))
     assert not fits(accepted, {})
     assert fits(accepted, {"x": {"$ref": address}})
+    assert hits == []
+
+
+def test_the_engine_itself_is_told_to_fetch_nothing(canary: tuple[str, list[str]]) -> None:
+    """Behind the survey stands the engine's own refusal, should the two ever disagree about a reference."""
+    address, hits = canary
+    for schema in (
+        {"$ref": address},
+        {"$schema": address},
+        {"properties": {"x": {"$id": address, "$schema": address}}},
+    ):
+        with suppress(UnboundedError):
+            _build(schema)
     assert hits == []
 
 

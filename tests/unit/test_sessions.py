@@ -59,7 +59,7 @@ def links(monkeypatch: pytest.MonkeyPatch) -> CountingLinks:
 
 def save_with(domain: Domain, save: SaveSession) -> None:
     """Puts `save` in the place of the records' own."""
-    domain.records.save_session = save  # type: ignore[method-assign]  # the fault that is injected
+    domain.records.save_session = save  # type: ignore[assignment,method-assign]  # the fault that is injected
 
 
 def events_of(records: MemoryRecords, session_id: str) -> list[Any]:
