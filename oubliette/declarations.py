@@ -188,7 +188,7 @@ def _take_name(name: str, caller_id: str, taken: dict[str, str], limits: Declara
 
 def _with_timeout(source: bytes, found: Mapping[str, str], timeout: float, field: str) -> msgspec.Raw:
     """Returns the tool as given, with the effective timeout in the place of a missing or null one."""
-    spelled = b"%d" % timeout if timeout.is_integer() else msgspec.json.encode(timeout)
+    spelled = b"%d" % timeout if float(timeout).is_integer() else msgspec.json.encode(timeout)
     text = _compact(source, field)
     if "timeout_seconds" not in found:
         text = _set_timeout(text, spelled)

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
+import msgspec
 import trio
+from msgspec import Struct
 
 from oubliette import clock
 from oubliette.agents.base import Agent, Transcript, Turn, TurnResult
@@ -72,6 +74,19 @@ class TurnInLine:
         self.error: OublietteError | None = None
 
 
+class ToolName(Struct, frozen=True):
+    """As much of a declared tool as a list of sessions shows."""
+
+    name: str
+
+
+class Caller(Struct, frozen=True, kw_only=True):
+    """As much of a declaration as a list of sessions shows."""
+
+    caller_id: str | None = None
+    caller_tools: list[ToolName] = []
+
+
 class Session:
     """A session that is under way in this process, or one of earlier days that is only read.
 
@@ -100,6 +115,7 @@ class Session:
         self.on_declared: list[Callable[[], None]] = []
         self._agent = agent
         self._folder = folder
+        self._recorded_caller = record.caller
         self._line, self._turns = trio.open_memory_channel[TurnInLine](MAX_QUEUED)
         self._current: TurnInLine | None = None
         self._end_reason: EndReason = "ended"
@@ -124,6 +140,13 @@ class Session:
         return self.relay.declaration
 
     @property
+    def caller(self) -> Caller:
+        """Who offers which tools, also in a session of earlier days."""
+        if self.declaration is not None:
+            return Caller(caller_id=self.declaration.caller_id, caller_tools=[*map(ToolName, self.declaration.tools)])
+        return Caller() if self._recorded_caller is None else msgspec.json.decode(self._recorded_caller, type=Caller)
+
+    @property
     def record(self) -> SessionRecord:
         """What is kept for good of the session as it is now."""
         return SessionRecord(
@@ -136,7 +159,7 @@ class Session:
             owner=self.owner,
             parent_id=self.parent_id,
             depth=self.depth,
-            caller=self.declaration.source if self.declaration else None,
+            caller=self.declaration.source if self.declaration else self._recorded_caller,
             created_at=self.created_at,
             ended_at=self.ended_at,
             last_index=self.log.last_index,

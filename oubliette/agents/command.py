@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -15,7 +16,7 @@ class CommandAgent:
     """Runs `command` once a turn. `{prompt}` in an argument is the message; without any it comes on stdin."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._command = command
+        self._command = [_found(argument) for argument in command]
         self._environment = environment
 
     async def run(self, turn: Turn) -> TurnResult:
@@ -36,3 +37,8 @@ class CommandAgent:
             on_line=on_line,
         )
         return TurnResult(text=said.text, exit_code=exit_code, complaint=complaint)
+
+
+def _found(argument: str) -> str:
+    """A relative path of a file is meant from where the daemon was started; an agent starts in its workspace."""
+    return os.path.abspath(argument) if os.sep in argument and os.path.isfile(argument) else argument

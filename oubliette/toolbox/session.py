@@ -165,7 +165,7 @@ def view(
     call: Call, session: Session, *, text: str | UnsetType = UNSET, warnings: list[str] | UnsetType = UNSET
 ) -> SessionView:
     """Returns what the asker may see of a session."""
-    declaration = session.declaration
+    caller = session.caller
     # "With the profile `external`, `session_message` returns the socket's path as `socket` (admin scope only)".
     scope = call.principal.scope
     shows_socket = session.is_external and scope.allows("admin", "global") and not session.ending.is_set()
@@ -179,8 +179,8 @@ def view(
         owner=session.owner,
         parent_id=session.parent_id,
         depth=session.depth,
-        caller_id=declaration.caller_id if declaration else None,
-        caller_tools=[*declaration.tools] if declaration else [],
+        caller_id=caller.caller_id,
+        caller_tools=[tool.name for tool in caller.caller_tools],
         created_at=session.created_at,
         last_index=session.log.last_index,
         socket=str(session.socket) if shows_socket else UNSET,

@@ -242,3 +242,15 @@ def test_there_is_one_source_of_the_agent() -> None:
     link = EXAMPLES / "agent.py"
     assert link.is_symlink()
     assert os.readlink(link) == "../oubliette/demo/agent.py"
+
+
+# The configuration
+
+
+def test_the_shipped_configuration_runs_the_shipped_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As somebody does who starts the daemon in the checkout with `--config examples/oubliette.yaml`."""
+    monkeypatch.chdir(EXAMPLES.parent)
+    with DaemonProcess((EXAMPLES / "oubliette.yaml").read_text()) as daemon:
+        done = run(CALLERS["python"], environment(daemon))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert newest_session(daemon)["caller_tools"] == ["send_notification"]

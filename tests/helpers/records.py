@@ -47,8 +47,15 @@ class MemoryRecords:
         before: tuple[str, str] | None,
     ) -> list[SessionRecord]:
         await trio.lowlevel.checkpoint()
-        newest_first = sorted(self.saved.values(), key=lambda record: record.created_at, reverse=True)
-        return [record for record in newest_first if projects is None or record.project_id in projects][:limit]
+        newest_first = sorted(self.saved.values(), key=_age, reverse=True)
+        return [
+            record
+            for record in newest_first
+            if (projects is None or record.project_id in projects)
+            and owner in (None, record.owner)
+            and status in (None, record.status)
+            and (before is None or _age(record) < before)
+        ][:limit]
 
     async def sessions_since(self, owner: str, seq: int) -> list[SessionRecord]:
         await trio.lowlevel.checkpoint()
@@ -92,6 +99,10 @@ class MemoryRecords:
 
     async def save_workspace(self, record: WorkspaceRecord) -> None:
         await trio.lowlevel.checkpoint()
+
+
+def _age(record: SessionRecord) -> tuple[str, str]:
+    return record.created_at, record.session_id
 
 
 class NoLinks:
