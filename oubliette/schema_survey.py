@@ -33,7 +33,7 @@ PATTERN_SIZES: Final = (2**11, 2**14, 2**17)
 MAX_PATTERN_LENGTH: Final = 1024
 # What translating and building all patterns of one schema may take, by `_building_cost`: jsonschema-rs re-reads the
 # whole pattern for each \d, \s and \w in it, so that 20 KB of `\W` took 111 s.
-PATTERN_BUDGET: Final = 10_000_000
+PATTERN_BUDGET: Final = 4_000_000
 
 # Joining a reference to its base reads both; a longer one has no honest use.
 MAX_URI_LENGTH: Final = 2048

@@ -24,7 +24,9 @@ class CommandAgent:
 
         async def on_line(line: str) -> None:
             said.add(line)
-            await turn.say(line)
+            # A blank line parts paragraphs of the text; by itself it says nothing.
+            if line.strip():
+                await turn.say(line)
 
         in_argv = any(_PROMPT in argument for argument in self._command)
         # One argument stays one argument: no shell ever sees the prompt.

@@ -89,7 +89,7 @@ async def _write(stream: trio.abc.SendStream | None, data: bytes) -> None:
 
 async def _read_lines(stream: trio.abc.ReceiveStream | None, on_line: LineHandler) -> None:
     assert stream is not None
-    lines = LineReader(MAX_LINE)
+    lines = LineReader(MAX_LINE, keeps_blank=True)
     while True:
         line = lines.next_event()
         if line is NEED_DATA:

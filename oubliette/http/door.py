@@ -77,8 +77,8 @@ class Door:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serves one request. Raises nothing but what cancels it."""
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
+            log.info("a WebSocket was refused", path=scope["path"])
+            return await send({"type": "websocket.close", "code": 1008})
         request = Request(scope, receive, send)
         with span("http", method=request.method, path=request.path):
             try:

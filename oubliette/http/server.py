@@ -18,6 +18,7 @@ import resource
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from hypercorn.typing import ConnectionState
 from oubliette import errors
 from oubliette.errors import InvalidRequest
 from oubliette.log import get as get_logger
+from oubliette.outbox import Outbox
 
 Address = tuple[str, int]
 App = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -40,7 +42,7 @@ App = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Aw
 KEEP_ALIVE: Final = 75.0
 # From the first byte of a request to the end of its headers, in seconds.
 HEADER_TIMEOUT: Final = 10.0
-# What the headers of a request may weigh together.
+# What the headers of a request may weigh together while they are incomplete: one read more comes in, at the most.
 MAX_HEADERS: Final = 32 * 1024
 # What a write may take: so long, and the time that its bytes take at this rate. A slower reader resumes later.
 WRITE_TIMEOUT: Final = 10.0
@@ -58,6 +60,8 @@ _ACCEPT_BURST: Final = 64
 _ACCEPT_RETRY: Final = 0.1
 _CHUNK: Final = 64 * 1024
 _LAST_MESSAGES: Final = frozenset({"http.disconnect", "websocket.disconnect"})
+
+Writer = Callable[[Callable[[Any], Awaitable[None]], Any], Awaitable[None]]
 
 log = get_logger(__name__)
 
@@ -182,7 +186,8 @@ class Connection:
         self._stream = stream
         self._client = client
         self._server = server
-        self._sending = trio.Lock()
+        self._outbox = Outbox(stream, seconds=WRITE_TIMEOUT, rate=WRITE_RATE)
+        self._holds_back = False
         self._reading = trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE)
 
     async def run(self) -> None:
@@ -190,7 +195,8 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 protocol = self._make_protocol(nursery)
-                with self._reading:
+                # A write that failed has closed the stream under the reader.
+                with self._reading, suppress(trio.ClosedResourceError):
                     await self._read(protocol)
                 await protocol.handle(Closed())
                 await trio.aclose_forcefully(self._stream)
@@ -207,7 +213,7 @@ class Connection:
     def _make_protocol(self, nursery: trio.Nursery) -> H11Protocol:
         # Hypercorn's types name its own task group and application wrapper; what it calls of them is here.
         make: Any = _PlainH11Protocol
-        tasks, state = _Tasks(self._app, nursery), ConnectionState({})
+        tasks, state = _Tasks(self._app, nursery, self._in_one_write), ConnectionState({})
         protocol: H11Protocol = make(
             self._app, _CONFIG, self._context, tasks, state, False, self._client, self._server, self._send
         )
@@ -222,26 +228,33 @@ class Connection:
 
     async def _send(self, event: RawData | Closed | Updated) -> None:
         if isinstance(event, RawData):
-            await self._write(event.data)
+            self._outbox.put(event.data)
+            if not self._holds_back:
+                await self._flush()
         elif isinstance(event, Updated):
             self._reading.deadline = trio.current_time() + KEEP_ALIVE if event.idle else inf
         else:
+            await self._flush()
             await self._close()
 
-    async def _write(self, data: bytes) -> None:
-        async with self._sending:
-            try:
-                with trio.fail_after(WRITE_TIMEOUT + len(data) / WRITE_RATE):
-                    await self._stream.send_all(data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._close()
-            except trio.TooSlowError:
-                log.info("a peer that does not read was cut off", client=self._client)
-                await self._close()
-            except trio.Cancelled:
-                # Half a message may be out: nothing that follows it could be read.
-                await trio.aclose_forcefully(self._stream)
-                raise
+    async def _in_one_write(self, send: Callable[[Any], Awaitable[None]], message: Any) -> None:
+        """Sends a message of the application in one write; the head of a response goes out with what follows it."""
+        self._holds_back = True
+        try:
+            await send(message)
+        finally:
+            self._holds_back = False
+        if message["type"] != "http.response.start":
+            await self._flush()
+
+    async def _flush(self) -> None:
+        try:
+            await self._outbox.flush()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await self._close()
+        except trio.TooSlowError:
+            log.info("a peer that does not read was cut off", client=self._client)
+            await self._close()
 
     async def _close(self) -> None:
         """Ends the reading; `run` closes the rest."""
@@ -283,9 +296,10 @@ class _PlainH11Protocol(H11Protocol):
 class _Tasks:
     """What Hypercorn calls a task group: it runs the application in the connection's nursery."""
 
-    def __init__(self, app: App, nursery: trio.Nursery) -> None:
+    def __init__(self, app: App, nursery: trio.Nursery, in_one_write: Writer) -> None:
         self._app = app
         self._nursery = nursery
+        self._in_one_write = in_one_write
 
     async def spawn_app(
         self, app: App, config: HypercornConfig, scope: Any, send: Callable[[Any], Awaitable[None]]
@@ -296,7 +310,7 @@ class _Tasks:
 
     async def _run(self, scope: Any, inbox: _Inbox, send: Callable[[Any], Awaitable[None]]) -> None:
         try:
-            await self._app(scope, inbox.get, send)
+            await self._app(scope, inbox.get, partial(self._in_one_write, send))
         finally:
             inbox.close()
             # Hypercorn's word for "the application has returned".
@@ -322,10 +336,21 @@ class _Inbox:
             self._last = message
             return self._send.close()
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._send.send(message)
+            try:
+                self._send.send_nowait(message)
+            except trio.WouldBlock:
+                await self._send.send(message)
 
     async def get(self) -> Any:
         """Returns the next message; the last one again and again."""
+        try:
+            return self._receive.receive_nowait()
+        except trio.EndOfChannel:
+            return self._last
+        except trio.WouldBlock:
+            return await self._wait()
+
+    async def _wait(self) -> Any:
         try:
             return await self._receive.receive()
         except trio.EndOfChannel:

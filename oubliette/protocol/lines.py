@@ -28,10 +28,14 @@ CLOSED: Final = Signal.CLOSED
 
 
 class LineReader:
-    """Splits a byte stream into lines of at most `max_bytes` bytes, their newline not counted."""
+    """Splits a byte stream into lines of at most `max_bytes` bytes, their newline not counted.
 
-    def __init__(self, max_bytes: int) -> None:
+    Blank lines are skipped, unless `keeps_blank` says that they are part of a text.
+    """
+
+    def __init__(self, max_bytes: int, *, keeps_blank: bool = False) -> None:
         self._max_bytes = max_bytes
+        self._keeps_blank = keeps_blank
         self._buffer = bytearray()
         self._start = 0  # where the line under way begins
         self._scanned = 0  # no newline before this position
@@ -49,7 +53,7 @@ class LineReader:
         self._buffer += data
 
     def next_event(self) -> bytes | Signal:
-        """Returns the next line without its newline, or why there is none. Blank lines are skipped."""
+        """Returns the next line without its newline, or why there is none."""
         while True:
             end = self._buffer.find(b"\n", self._scanned)
             if end < 0:
@@ -60,7 +64,7 @@ class LineReader:
                 self._discarding = False
             elif len(line) > self._max_bytes:
                 return OVERSIZED
-            elif line.strip():
+            elif self._keeps_blank or line.strip():
                 return line
 
     def _unfinished(self) -> bytes | Signal:

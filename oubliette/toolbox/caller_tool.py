@@ -7,6 +7,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from oubliette.errors import CallerToolError, InvalidParams
+from oubliette.log import span
 from oubliette.relay import Progress
 from oubliette.toolbox.call import Call
 from oubliette.toolbox.declare import tool
@@ -39,18 +40,21 @@ class Accepted(Struct, frozen=True, kw_only=True):
 @tool("caller_tool.response", access="write", target="project", for_agents=False)
 async def caller_tool_response(call: Call, arguments: Response) -> Accepted:
     """Answers a caller_tool_request event with the tool's result or its error. Only the session's owner may."""
-    outcome = _outcome(arguments)
-    session = await call.own_session(arguments.session_id)
-    session.relay.resolve(arguments.request_id, outcome)
+    # The span makes of a refused answer what WIRE section 3 asks for: "logged as a warning".
+    with span("caller_tool.response", session=arguments.session_id, request_id=arguments.request_id):
+        outcome = _outcome(arguments)
+        session = await call.own_session(arguments.session_id)
+        session.relay.resolve(arguments.request_id, outcome)
     return Accepted(accepted=True)
 
 
 @tool("caller_tool.progress", access="write", target="project", for_agents=False)
 async def caller_tool_progress(call: Call, arguments: Report) -> Accepted:
     """Reports progress on a caller_tool_request event. It does not extend the deadline."""
-    session = await call.own_session(arguments.session_id)
-    report = Progress(progress=arguments.progress, total=arguments.total, message=arguments.message)
-    session.relay.progress(arguments.request_id, report)
+    with span("caller_tool.progress", session=arguments.session_id, request_id=arguments.request_id):
+        session = await call.own_session(arguments.session_id)
+        report = Progress(progress=arguments.progress, total=arguments.total, message=arguments.message)
+        session.relay.progress(arguments.request_id, report)
     return Accepted(accepted=True)
 
 

@@ -62,7 +62,7 @@ async def open_peer(port: int) -> AsyncIterator[Peer]:
         yield Peer(stream)
 
 
-async def send_and_reset(port: int, data: bytes, *, polite: bool = False, reads: bool = False) -> None:
+async def break_off(port: int, data: bytes, *, polite: bool = False, reads: bool = False) -> None:
     """Connects, sends `data`, reads the beginning of an answer where it is to, and breaks the connection off."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     if not polite:

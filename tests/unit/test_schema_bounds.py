@@ -12,7 +12,7 @@ import pytest
 
 from oubliette.protocol.nesting import MAX_DEPTH
 from oubliette.schema_bounds import MAX_CHAIN, MAX_CHECK_COST, MAX_IN_PLACE, bounds_of, measure
-from oubliette.schema_survey import Survey
+from oubliette.schema_survey import SUBSCHEMA_COST, Survey
 from oubliette.schemas import Schema, SchemaError, ViolationError, compile_schema
 
 EVIL: Final = "^(a+)+$"
@@ -205,6 +205,46 @@ def test_ordinary_calls_are_far_within_bounds() -> None:
 def test_commas_and_brackets_in_strings_are_no_values() -> None:
     accepted = compiled({"required": ["x"], "properties": {"tags": {"uniqueItems": True}}})
     assert not fits(accepted, {"text": '[{"a", \\", ' * 5000})
+
+
+@pytest.mark.parametrize(
+    "keyword", ["not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"]
+)
+def test_what_is_tried_on_the_same_value_counts_for_it(keyword: str) -> None:
+    assert added_cost(keyword) == [100 * SUBSCHEMA_COST, 0]
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    [
+        *("properties", "additionalProperties", "patternProperties", "propertyNames"),
+        *("items", "prefixItems", "contains"),
+    ],
+)
+def test_what_is_tried_on_members_or_items_counts_one_deeper(keyword: str) -> None:
+    assert added_cost(keyword) == [0, 100 * SUBSCHEMA_COST]
+
+
+@pytest.mark.parametrize("keyword", ["$defs", "definitions", "contentSchema"])
+def test_what_is_tried_on_nothing_does_not_count(keyword: str) -> None:
+    assert added_cost(keyword) == [0, 0]
+
+
+def added_cost(keyword: str) -> list[float]:
+    """What 100 subschemas more under `keyword` add for a value, and for one a level deeper."""
+    light, heavy = (costs({keyword: under(keyword, {"anyOf": [True] * count})}) for count in (1, 101))
+    return [more - less for more, less in zip(heavy, light, strict=True)]
+
+
+def under(keyword: str, schema: Any) -> Any:
+    if keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+        return [schema]
+    names = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
+    return {"a": schema} if keyword in names else schema
+
+
+def costs(schema: dict[str, Any]) -> list[float]:
+    return [*bounds_of(Survey(schema), 1).values, 0.0][:2]
 
 
 def test_the_bounds_follow_the_depth_of_the_arguments() -> None:

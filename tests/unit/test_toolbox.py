@@ -54,7 +54,8 @@ def test_numbers_have_bounds() -> None:
 def test_a_response_takes_any_result_and_a_string_or_null_as_error() -> None:
     schema = jsonschema_rs.validator_for(box.find("caller_tool_response").entry["inputSchema"])
     ids = {"session_id": "s", "request_id": "r"}
-    for result in (None, 1, "x", [], {}, True):
+    results: list[Any] = [None, 1, "x", [], {}, True]
+    for result in results:
         assert schema.is_valid({**ids, "result": result})
     assert schema.is_valid({**ids, "error": None})
     assert schema.is_valid({**ids, "error": ""})
@@ -132,7 +133,8 @@ def test_a_missing_argument_is_refused_by_name(tool: str, argument: str) -> None
 
 @pytest.mark.parametrize(("tool", "argument"), [(tool, name) for tool, valid in VALID.items() for name in valid])
 def test_an_argument_of_a_wrong_type_is_refused_by_name(tool: str, argument: str) -> None:
-    for wrong in ([], {}, "x" if isinstance(VALID[tool][argument], int | float) else 5):
+    wrongs: list[Any] = [[], {}, "x" if isinstance(VALID[tool][argument], int | float) else 5]
+    for wrong in wrongs:
         error = refusal(tool, {**VALID[tool], argument: wrong})
         assert (error.field, argument in error.message) == (argument, True)
 
@@ -212,7 +214,7 @@ def test_every_tool_has_a_row() -> None:
 
 async def arguments_for(tool: str, domain: Domain, session: Session, pending: Pending) -> dict[str, Any]:
     token_id = (await domain.services.tokens.create("x", "admin"))[1].token_id
-    return {
+    arguments: dict[str, dict[str, Any]] = {
         "session_message": {"session_id": session.id, "message": "x"},
         "session_list": {"project_id": "default"},
         "session_get": {"session_id": session.id},
@@ -223,7 +225,8 @@ async def arguments_for(tool: str, domain: Domain, session: Session, pending: Pe
         "token_create": {"name": "x", "scope": "admin"},
         "token_list": {},
         "token_revoke": {"token_id": token_id},
-    }[tool]
+    }
+    return arguments[tool]
 
 
 async def outcome_of(domain: Domain, principal: Principal, tool: str, arguments: dict[str, Any]) -> str:
@@ -374,6 +377,27 @@ async def test_answers_that_do_not_count_leave_the_request_waiting(tmp_path: Pat
         await domain.run(OWNER, "caller_tool_response", **ids, result=1)
 
 
+async def test_a_refused_answer_is_logged_as_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with open_domain(tmp_path) as domain:
+        session, pending = await ask(domain)
+        ids = {"session_id": session.id, "request_id": pending.request_id}
+        refused: list[tuple[Principal, dict[str, Any], type[OublietteError]]] = [
+            (OWNER, {}, InvalidParams),
+            (OTHER, {"result": 1}, Forbidden),
+            (STRANGER, {"result": 1}, NotFound),
+        ]
+        for principal, outcome, error in refused:
+            caplog.clear()
+            with pytest.raises(error):
+                await domain.run(principal, "caller_tool_response", **ids, **outcome)
+            (line,) = [record for record in caplog.records if "caller_tool.response failed" in record.getMessage()]
+            assert line.levelname == "WARNING"
+            assert error.kind in line.getMessage()
+        caplog.clear()
+        await domain.run(OWNER, "caller_tool_response", **ids, result=1)
+        assert caplog.records == []
+
+
 async def test_a_result_is_passed_on_as_it_was_spelled(tmp_path: Path) -> None:
     async with open_domain(tmp_path) as domain:
         session, pending = await ask(domain)
@@ -418,12 +442,13 @@ async def test_a_request_is_answered_in_its_own_session_alone(tmp_path: Path) ->
 
 async def test_sessions_are_listed_newest_first_in_pages(tmp_path: Path) -> None:
     async with open_domain(tmp_path) as domain:
-        started = [(await domain.start()).id for _ in range(5)]
-        for number, id in enumerate(started):
-            record = domain.records.saved[id]
-            domain.records.saved[id] = msgspec.structs.replace(record, created_at=f"2026-01-01T00:00:0{number // 2}Z")
-        expected = sorted(domain.records.saved.values(), key=lambda r: (r.created_at, r.session_id), reverse=True)
-        domain.sessions._live.clear()
+        session = await domain.start()
+        await domain.sessions.end(session)
+        # Two of a second: their ids tell them apart.
+        ages = {f"ses_{number}": f"2026-01-01T00:00:0{number // 2}Z" for number in range(5)}
+        domain.records.saved = {
+            id: msgspec.structs.replace(session.record, session_id=id, created_at=age) for id, age in ages.items()
+        }
         got: list[str] = []
         cursor: dict[str, str] = {}
         for size in (2, 2, 1):
@@ -431,7 +456,7 @@ async def test_sessions_are_listed_newest_first_in_pages(tmp_path: Path) -> None
             assert len(page["sessions"]) == size
             got += [session["session_id"] for session in page["sessions"]]
             cursor = {"cursor": page["next_cursor"]} if "next_cursor" in page else {}
-        assert (got, cursor) == ([record.session_id for record in expected], {})
+        assert (got, cursor) == (["ses_4", "ses_3", "ses_2", "ses_1", "ses_0"], {})
 
 
 @pytest.mark.parametrize("cursor", ["", "nope", "====", "WzFd", "é", "W10=", "\0"])

@@ -132,3 +132,10 @@ def test_a_long_line_in_small_pieces_is_scanned_once() -> None:
         assert reader.next_event() is NEED_DATA
         assert reader._scanned == length
     assert read(reader, [b"\n"]) == [b"x" * (1 << 18)]
+
+
+def test_blank_lines_may_be_part_of_a_text() -> None:
+    reader = LineReader(100, keeps_blank=True)
+    reader.receive_data(b"one\n\n  \ntwo\n\n")
+    reader.receive_data(b"")
+    assert [reader.next_event() for _ in range(6)] == [b"one", b"", b"  ", b"two", b"", CLOSED]
