@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Final
 
 import trio
@@ -42,25 +43,26 @@ async def write_events(
         nursery.start_soon(_cancel_when_gone, request, nursery.cancel_scope)
         await request.start(200, HEADERS)
         await request.write(OPENED)
-        while chunk := await _next_chunk(stream, frame):
-            await request.write(chunk)
+        try:
+            await _write_batches(request, stream, frame)
+        except FellBehindError:
+            await request.write(FELL_BEHIND)
         await request.write(farewell(), more=False)
         nursery.cancel_scope.cancel(reason="the stream has ended")
 
 
-async def _next_chunk(stream: Stream, frame: Frame) -> bytes:
-    """Returns the next events in one piece, or a comment when there were none for a while; empty at the end.
-
-    It is handed to the transport without a checkpoint in between, so that what the stream calls given is given.
-    """
-    batch: list[Entry] | None = None
-    try:
-        with trio.move_on_after(KEEP_ALIVE_SECONDS):
-            batch = await stream.batch()
-    except FellBehindError:
-        stream.end()
-        return FELL_BEHIND
-    return KEEP_ALIVE if batch is None else b"".join(map(frame, batch))
+async def _write_batches(request: Request, stream: Stream, frame: Frame) -> None:
+    """Writes until the stream ends, and a comment whenever there was nothing to write for a while."""
+    while True:
+        # One scope for as long as there is something to write: its deadline moves, and is off while a batch is written.
+        with trio.move_on_after(KEEP_ALIVE_SECONDS) as silence:
+            while batch := await stream.batch():
+                silence.deadline = inf
+                # Handed over without a checkpoint in between: what the stream calls given is given.
+                await request.write(b"".join(map(frame, batch)))
+                silence.deadline = trio.current_time() + KEEP_ALIVE_SECONDS
+            return
+        await request.write(KEEP_ALIVE)
 
 
 async def _cancel_when_gone(request: Request, scope: trio.CancelScope) -> None:

@@ -166,17 +166,18 @@ class Connection:
         while True:
             await self._news.wait()
             self._news = trio.Event()
-            for line in self._take_news():
+            # One at a time: what has been answered by the time that it comes to be sent is no news.
+            while line := self._next_news():
                 await self._send(line)
 
-    def _take_news(self) -> list[bytes]:
-        lines = [self._config()] if self._config_due else []
-        lines += [
-            link.progress(id, report.progress, report.total, report.message) for id, report in self._progress.items()
-        ]
-        self._config_due = False
-        self._progress.clear()
-        return lines
+    def _next_news(self) -> bytes:
+        if self._config_due:
+            self._config_due = False
+            return self._config()
+        if self._progress:
+            id, report = self._progress.popitem()
+            return link.progress(id, report.progress, report.total, report.message)
+        return b""
 
     def _config(self) -> bytes:
         declaration = self._session.declaration
