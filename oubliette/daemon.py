@@ -12,6 +12,7 @@ end behind their last event, connections close, and then the records are written
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -22,14 +23,15 @@ from oubliette.agents.command import CommandAgent
 from oubliette.config import Config, ExternalProfile, Profile
 from oubliette.declarations import DeclarationLimits
 from oubliette.events import Journal, RingLimits
-from oubliette.http.door import Door
+from oubliette.http.answer_routes import AnswerRoutes
+from oubliette.http.door import Door, Route
 from oubliette.http.event_routes import EventRoutes
 from oubliette.http.hosts import Hosts
+from oubliette.http.later import LaterRoute
 from oubliette.http.mcp import McpEndpoint
 from oubliette.http.mcp_session import McpSessions
 from oubliette.http.operators import health, readiness
 from oubliette.http.positions import Positions
-from oubliette.http.rest import PlainRoutes
 from oubliette.http.server import HttpServer, bind
 from oubliette.link.server import LinkDoor
 from oubliette.log import get as get_logger
@@ -100,12 +102,14 @@ class Daemon:
         sessions = self._make_sessions(journal, projects)
         services = self._make_services(sessions, tokens, projects)
         mcp_sessions = McpSessions(sessions, self._store)
-        door = self._make_door(services, mcp_sessions, Positions(self._store.instance_id, journal))
+        plain = LaterRoute(partial(_load_plain_routes, services))
+        door = self._make_door(services, mcp_sessions, Positions(self._store.instance_id, journal), plain)
         server = HttpServer(door, self._listener)
         async with trio.open_nursery() as work:
             await work.start(sessions.run)
             work.start_soon(server.serve)
             task_status.started(Started(url=self.url, admin_token=admin_token))
+            work.start_soon(plain.prepare)
             await self._stop.wait()
             with trio.move_on_after(self._config.server.shutdown_grace_seconds):
                 door.is_stopping = True
@@ -153,7 +157,7 @@ class Daemon:
             ),
         )
 
-    def _make_door(self, services: Services, mcp_sessions: McpSessions, positions: Positions) -> Door:
+    def _make_door(self, services: Services, mcp_sessions: McpSessions, positions: Positions, plain: Route) -> Door:
         server = self._config.server
         return Door(
             hosts=Hosts(server.host, server.allowed_hosts, server.allowed_origins),
@@ -164,9 +168,15 @@ class Daemon:
                 "/ready": readiness(lambda: self._store.healthy and not self._stop.is_set()),
             },
             mcp=McpEndpoint(services, mcp_sessions, positions),
-            streams=EventRoutes(services, positions, self._standing),
-            plain=PlainRoutes(services),
+            direct=[EventRoutes(services, positions, self._standing), AnswerRoutes(services)],
+            plain=plain,
         )
+
+
+def _load_plain_routes(services: Services) -> Route:
+    from oubliette.http.rest import PlainRoutes
+
+    return PlainRoutes(services)
 
 
 def _agent(profile: Profile) -> Agent | None:

@@ -114,13 +114,10 @@ def _tool_sources(text: str) -> list[bytes]:
     field = "context.caller_tools"
     if not text.startswith("["):
         raise InvalidParams("caller_tools must be a list", field=field)
-    try:
-        sources = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except ValueError as error:
-        raise InvalidParams(f"caller_tools is not JSON: {error}", field=field) from None
+    sources = msgspec.json.decode(text, type=list[msgspec.Raw])
     if len(sources) > MAX_TOOLS:
         raise InvalidParams(f"there are {len(sources)} caller tools, more than {MAX_TOOLS}", field=field)
-    return [bytes(source) for source in sources]
+    return [msgspec.json.format(bytes(source), indent=-1) for source in sources]
 
 
 def _tool(source: bytes, field: str, limits: DeclarationLimits) -> CallerTool:
@@ -129,7 +126,7 @@ def _tool(source: bytes, field: str, limits: DeclarationLimits) -> CallerTool:
     _check_texts(found, name, field)
     timeout = _timeout(found, name, f"{field}.timeout_seconds", limits)
     schema = _schema(found, name, f"{field}.inputSchema")
-    return CallerTool(name, _with_timeout(source, found, timeout, field), timeout, schema)
+    return CallerTool(name, _with_timeout(source, found, timeout), timeout, schema)
 
 
 def _name(found: Mapping[str, str], field: str) -> str:
@@ -186,13 +183,11 @@ def _take_name(name: str, caller_id: str, taken: dict[str, str], limits: Declara
     taken[mcp_name] = name
 
 
-def _with_timeout(source: bytes, found: Mapping[str, str], timeout: float, field: str) -> msgspec.Raw:
+def _with_timeout(source: bytes, found: Mapping[str, str], timeout: float) -> msgspec.Raw:
     """Returns the tool as given, with the effective timeout in the place of a missing or null one."""
-    spelled = b"%d" % timeout if float(timeout).is_integer() else msgspec.json.encode(timeout)
-    text = _compact(source, field)
-    if "timeout_seconds" not in found:
-        text = _set_timeout(text, spelled)
-    return msgspec.Raw(text)
+    if "timeout_seconds" in found:
+        return msgspec.Raw(source)
+    return msgspec.Raw(_set_timeout(source, b"%d" % timeout if timeout.is_integer() else msgspec.json.encode(timeout)))
 
 
 def _set_timeout(text: bytes, spelled: bytes) -> bytes:
@@ -233,13 +228,6 @@ def _string(text: str, field: str) -> str:
         return msgspec.json.decode(text, type=str)
     except ValueError:
         raise InvalidParams(f"{field.rpartition('.')[2]} must be a string", field=field) from None
-
-
-def _compact(source: bytes, field: str) -> bytes:
-    try:
-        return msgspec.json.format(source, indent=-1)
-    except ValueError as error:
-        raise InvalidParams(f"a caller tool is not JSON: {error}", field=field) from None
 
 
 def _quote(text: str) -> str:

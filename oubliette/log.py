@@ -69,20 +69,18 @@ class span:
     Lines within it, also of the tasks that it starts, carry `span`, the fields of this and the outer spans, and
     `duration_ms`: how long the span has run. Its end is a line of `level`; where an exception ends it, the line carries
     `error` (the kind of an `OublietteError`, else the class) and, for all but cancellation, is a warning at least.
-    The exception goes on. A `detached` span takes nothing over from the outer ones: for work that outlives what
-    started it, as a session does its request.
+    The exception goes on.
     """
 
-    __slots__ = ("_detached", "_fields", "_level", "_name", "_outer", "_started", "_token")
+    __slots__ = ("_fields", "_level", "_name", "_outer", "_started", "_token")
 
     _outer: span | None
     _started: float
     _token: Token[span | None]
 
-    def __init__(self, name: str, /, *, level: str = "debug", detached: bool = False, **fields: object) -> None:
+    def __init__(self, name: str, /, *, level: str = "debug", **fields: object) -> None:
         self._name = name
         self._level = _LEVELS[level]
-        self._detached = detached
         self._fields = fields
 
     def add(self, **fields: object) -> None:
@@ -90,7 +88,7 @@ class span:
         self._fields.update(fields)
 
     def __enter__(self) -> Self:
-        self._outer = None if self._detached else _current.get()
+        self._outer = _current.get()
         self._token = _current.set(self)
         self._started = perf_counter()
         return self

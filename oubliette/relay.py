@@ -37,6 +37,8 @@ from oubliette.schemas import ViolationError
 
 # WIRE section 3, "Answers": "the last 1,000 of a session are remembered".
 REMEMBERED: Final = 1000
+# How many characters of a name that an agent made up come back to it: enough to recognise it.
+QUOTED: Final = 64
 
 Outcome = bytes | OublietteError
 
@@ -217,7 +219,7 @@ class Relay:
         declared = self.declaration.tools if self.declaration else {}
         if tool not in declared:
             names = ", ".join(declared) or "none"
-            message = f"unknown caller tool {tool!r}; declared: {names}"
+            message = f"unknown caller tool {tool[:QUOTED]!r}; declared: {names}"
             raise InvalidParams(message, field="tool", retry_safe=True)
         return declared[tool]
 

@@ -113,8 +113,7 @@ def compile_schema(source: bytes) -> Schema:
     engine does not take makes the schema opaque, whatever else it may be: JSON Schema only says that patterns should
     be of ECMA-262, and callers write other dialects too.
     """
-    text = _compact(source)
-    document = _read_schema(text)
+    text, document = _read_schema(source)
     if document.get("type", "object") != "object":
         raise SchemaError('is not an object schema: its "type" must be "object"')
     survey = Survey(document)
@@ -128,21 +127,14 @@ def compile_schema(source: bytes) -> Schema:
         return Schema(text, str(error), None)
 
 
-def _compact(source: bytes) -> bytes:
+def _read_schema(source: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Returns the schema as compact JSON, and read."""
     if too_deep(source):
         raise SchemaError(f"is nested deeper than {MAX_DEPTH} levels")
     try:
         text = msgspec.json.format(source, indent=-1)
-        text.decode()
-    except ValueError as error:
-        raise SchemaError(f"is not JSON: {error}") from None
-    if len(text) > MAX_SCHEMA_BYTES:
-        raise SchemaError("is over 64 KiB")
-    return text
-
-
-def _read_schema(text: bytes) -> dict[str, Any]:
-    try:
+        if len(text) > MAX_SCHEMA_BYTES:
+            raise SchemaError("is over 64 KiB")
         document = _read(text, _unambiguous)
     except SchemaError:
         raise
@@ -150,7 +142,7 @@ def _read_schema(text: bytes) -> dict[str, Any]:
         raise SchemaError(f"is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise SchemaError("is not a JSON object")
-    return document
+    return text, document
 
 
 def _factor(text: bytes) -> int:

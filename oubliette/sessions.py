@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
@@ -133,7 +134,8 @@ class Sessions:
             del self._live[session.id]
             raise
         assert self._nursery is not None
-        self._nursery.start_soon(self._live_through, session, listener)
+        # A context of its own: a session would keep the request that started it in memory for as long as it lives.
+        contextvars.Context().run(self._nursery.start_soon, self._live_through, session, listener)
         for watcher in (hook, *self.watchers):
             watcher(session)
         session.started(listener.path)
@@ -255,7 +257,7 @@ class Sessions:
     async def _live_through(self, session: Session, listener: Listener) -> None:
         """A session's task: whatever goes wrong in it ends with it."""
         try:
-            with span("session", detached=True, session=session.id):
+            with span("session", session=session.id):
                 await session.run(listener, self._records)
         except Exception:
             log.exception("a session failed", session=session.id)

@@ -6,6 +6,7 @@ import os
 import resource
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -81,9 +82,20 @@ async def _heed_signals(daemon: Daemon, everything: trio.CancelScope, grace: flo
 
 def _exit_after(seconds: float) -> None:
     """Ends the process whatever its tasks do: a thread that hangs in a system call cannot be cancelled."""
-    watchdog = threading.Timer(seconds, os._exit, [_INTERRUPTED])
+    watchdog = threading.Timer(seconds, _exit_now)
     watchdog.daemon = True
     watchdog.start()
+
+
+def _exit_now() -> None:
+    """Ends the process and every agent with it: one that ignores SIGTERM would live on without its session."""
+    with suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            for child in (thread / "children").read_text().split():
+                # Agents lead process groups of their own (`agents/process.py`).
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(child), signal.SIGKILL)
+    os._exit(_INTERRUPTED)
 
 
 def _raise_file_limit() -> None:

@@ -6,8 +6,8 @@ within bounds and JSON. Errors of the routes end here too.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -22,7 +22,6 @@ from oubliette.errors import (
     ShuttingDown,
     UnsupportedMediaType,
 )
-from oubliette.http.event_routes import EventRoutes
 from oubliette.http.hosts import Hosts
 from oubliette.http.request import JSON, Header, Receive, Request, Send
 from oubliette.log import get as get_logger
@@ -44,14 +43,22 @@ _BEARER: Final = "bearer "
 
 Route = Callable[[Request], Awaitable[None]]
 
+
+class Routes(Protocol):
+    """A part that serves some requests."""
+
+    def serves(self, request: Request) -> bool: ...
+    async def __call__(self, request: Request) -> None: ...
+
+
 log = get_logger(__name__)
 
 
 class Door:
     """The ASGI application.
 
-    `open_routes` need no token, `mcp` serves `/mcp`, `streams` the event streams, `plain` the rest. `max_body` is in
-    bytes. `is_stopping` is set for the time of the graceful stop.
+    `open_routes` need no token, `mcp` serves `/mcp`, `direct` what each of them serves, `plain` the rest. `max_body` is
+    in bytes. `is_stopping` is set for the time of the graceful stop.
     """
 
     def __init__(
@@ -62,7 +69,7 @@ class Door:
         max_body: int,
         open_routes: dict[str, Route],
         mcp: Route,
-        streams: EventRoutes,
+        direct: Sequence[Routes],
         plain: Route,
     ) -> None:
         self._hosts = hosts
@@ -70,7 +77,7 @@ class Door:
         self._max_body = max_body
         self._open_routes = open_routes
         self._mcp = mcp
-        self._streams = streams
+        self._direct = direct
         self._plain = plain
         self.is_stopping = False
 
@@ -80,19 +87,23 @@ class Door:
             log.info("a WebSocket was refused", path=scope["path"])
             return await send({"type": "websocket.close", "code": 1008})
         request = Request(scope, receive, send)
-        with span("http", method=request.method, path=request.path):
-            try:
-                await self._serve(request)
-            except OublietteError as error:
-                await self._refuse(request, error)
-            except Exception:
+        with span("http", method=request.method, path=request.path) as served:
+            await self._serve_contained(request)
+            served.add(status=request.status)
+
+    async def _serve_contained(self, request: Request) -> None:
+        try:
+            await self._serve(request)
+        except OublietteError as error:
+            await self._refuse(request, error)
+        except Exception:
+            await self._fail(request)
+        except BaseExceptionGroup as group:
+            cancelled, others = group.split(trio.Cancelled)
+            if others is not None:
                 await self._fail(request)
-            except BaseExceptionGroup as group:
-                cancelled, others = group.split(trio.Cancelled)
-                if others is not None:
-                    await self._fail(request)
-                if cancelled is not None:
-                    raise cancelled from None
+            if cancelled is not None:
+                raise cancelled from None
 
     async def _serve(self, request: Request) -> None:
         self._check_target(request)
@@ -107,7 +118,7 @@ class Door:
     def _route(self, request: Request) -> Route:
         if request.path == MCP_PATH:
             return self._mcp
-        return self._streams if self._streams.serves(request) else self._plain
+        return next((routes for routes in self._direct if routes.serves(request)), self._plain)
 
     def _check_target(self, request: Request) -> None:
         if not request.path.startswith("/"):
@@ -154,7 +165,7 @@ class Door:
         await self._refuse(request, InternalError("internal error; the daemon's log has the details"))
 
     async def _refuse(self, request: Request, error: OublietteError) -> None:
-        if request.has_started:
+        if request.status:
             return  # the head is out: Hypercorn ends the connection, which tells the peer
         is_mcp = request.path == MCP_PATH
         body = encode_error(b"null", errors.as_jsonrpc(error)) if is_mcp else errors.as_http(error)

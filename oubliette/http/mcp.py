@@ -186,7 +186,7 @@ class McpEndpoint:
             nursery.start_soon(leave)
             nursery.start_soon(_comment, request)
         for answer in answers:
-            if not request.has_started:
+            if not request.status:
                 return await _respond(request, 200, answer)
             await request.write(encode(answer.decode(), type="message"), more=False)
 

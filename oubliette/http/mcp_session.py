@@ -70,6 +70,7 @@ class McpSession:
             stream.close()
             if self.stream is stream:
                 self.stream = None
+                self.last_used = trio.current_time()
 
     async def _fill(self, stream: Stream, before: Stream | None, resume_at: int | None, newest: int) -> None:
         try:
@@ -79,9 +80,9 @@ class McpSession:
                 covered = [(session, self._covered[session.id]) for session in self._sessions.values()]
                 await stream.resume(resume_at or 0, covered, newest)
         finally:
-            # Only now: the caller must not count as gone in between.
+            # Only now, as the caller must not count as gone in between; and at once, as its peer may be half-open.
             if before is not None:
-                before.end()
+                before.close()
 
     def _cover_all(self, stream: Stream) -> None:
         seen = {session.id: index for session, index in self._muted}
@@ -156,11 +157,9 @@ class McpSessions:
         return [session.stream for session in self._open.values() if session.stream is not None]
 
     def _expire(self, now: float) -> None:
-        """Closes what was not used for an hour. The oldest come first, so that this looks at little else."""
+        """Closes what was not used for an hour. A stream is a use for as long as it is open."""
         for session in list(self._open.values()):
-            if session.last_used > now - IDLE_SECONDS:
-                return
-            if session.stream is None:
+            if session.stream is None and session.last_used <= now - IDLE_SECONDS:
                 self.close(session)
 
     def _drop_unused(self, principal: Principal) -> bool:

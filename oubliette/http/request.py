@@ -18,7 +18,7 @@ JSON: Final = (b"content-type", b"application/json")
 class Request:
     """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds.
 
-    `is_received` is true when nothing of its body is still to come, `has_started` when the head of the answer is out.
+    `is_received` is true when nothing of its body is still to come, `status` is that of the answer once its head is out, else 0.
     """
 
     def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -29,7 +29,7 @@ class Request:
         self.body = b""
         self.principal: Principal | None = None
         self.is_received = False
-        self.has_started = False
+        self.status = 0
         self._receive = receive
         self._send = send
 
@@ -61,7 +61,7 @@ class Request:
 
     async def start(self, status: int, headers: Iterable[Header]) -> None:
         """Sends the head of a response whose body follows by `write`."""
-        self.has_started = True
+        self.status = status
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
-from msgspec import Raw
 from quart import request
 from quart_trio import QuartTrio
 from quart_trio.wrappers import TrioResponse as Response
@@ -21,20 +20,16 @@ from oubliette.errors import (
     MethodNotAllowed,
     NotFound,
     OublietteError,
-    ParseError,
 )
+from oubliette.http.bodies import members_of
 from oubliette.http.request import Request
 from oubliette.log import get as get_logger
-from oubliette.protocol import members
-from oubliette.protocol.jsonrpc import MalformedError, check_text
 from oubliette.toolbox import box
 from oubliette.toolbox.call import Call, Services
 
 _REQUEST: Final = "oubliette.request"
 _NEW_SESSION: Final = frozenset({"message", "project_id", "workspace_id", "agent", "context"})
 _NEW_MESSAGE: Final = frozenset({"message", "context", "interrupt"})
-_ANSWER: Final = frozenset({"result", "error"})
-_PROGRESS: Final = frozenset({"progress", "total", "message"})
 _PAGE: Final = {"since_index": int, "limit": int, "wait_seconds": float}
 
 View = Callable[..., Awaitable[Response]]
@@ -43,7 +38,7 @@ log = get_logger(__name__)
 
 
 class PlainRoutes:
-    """Serves the routes that answer at once."""
+    """Serves what is neither a stream nor an answer to a request."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -65,14 +60,12 @@ class PlainRoutes:
             ("DELETE", "/sessions/<session_id>", self._end),
             ("POST", "/sessions/<session_id>/messages", self._message),
             ("GET", "/sessions/<session_id>/events", self._page),
-            ("POST", "/sessions/<session_id>/requests/<request_id>", self._answer),
-            ("POST", "/sessions/<session_id>/requests/<request_id>/progress", self._progress),
         ]
         for method, path, view in routes:
             self._app.add_url_rule(path, f"{method} {path}", _guarded(view), methods=[method])
 
     async def _start(self) -> Response:
-        return _json(201, await self._run("session_message", _body(_NEW_SESSION)))
+        return _json(201, await self._run("session_message", members_of(_incoming(), _NEW_SESSION)))
 
     async def _get(self, session_id: str) -> Response:
         return _json(200, await self._run("session_get", {"session_id": session_id}))
@@ -81,18 +74,8 @@ class PlainRoutes:
         return _json(200, await self._run("session_end", {"session_id": session_id}))
 
     async def _message(self, session_id: str) -> Response:
-        arguments = {**_body(_NEW_MESSAGE), "session_id": session_id}
+        arguments = {**members_of(_incoming(), _NEW_MESSAGE), "session_id": session_id}
         return _json(202, await self._run("session_message", arguments))
-
-    async def _answer(self, session_id: str, request_id: str) -> Response:
-        arguments = {**_body(_ANSWER), "session_id": session_id, "request_id": request_id}
-        await self._run("caller_tool_response", arguments)
-        return Response(b"", 204)
-
-    async def _progress(self, session_id: str, request_id: str) -> Response:
-        arguments = {**_body(_PROGRESS), "session_id": session_id, "request_id": request_id}
-        await self._run("caller_tool_progress", arguments)
-        return Response(b"", 204)
 
     async def _page(self, session_id: str) -> Response:
         """One page of events; the stream of them is in `event_routes`."""
@@ -165,26 +148,6 @@ def _incoming() -> Request:
     incoming = request.scope[_REQUEST]  # type: ignore[typeddict-item]  # a key of ours
     assert isinstance(incoming, Request)
     return incoming
-
-
-def _body(allowed: Collection[str]) -> dict[str, Any]:
-    """Returns the members of the request's body as source text. Raises where it holds any that are not allowed."""
-    body = _incoming().body
-    try:
-        check_text(body)
-        found = members.members(body.decode())
-    except MalformedError as error:
-        raise ParseError(str(error)) from None
-    except members.DuplicateKeyError as error:
-        raise InvalidRequest(f"the key {str(error)!r} stands twice", field=str(error)) from None
-    except members.NotAnObjectError:
-        raise InvalidRequest("the body must be a JSON object") from None
-    except members.NotJSONError as error:
-        raise ParseError(f"the body is not JSON: {error}") from None
-    for name in found:
-        if name not in allowed:
-            raise InvalidParams(f"unknown field {name!r}; allowed: {', '.join(sorted(allowed))}", field=name)
-    return {name: Raw(source.encode()) for name, source in found.items()}
 
 
 def _page_arguments() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from oubliette.outbox import Outbox
 from oubliette.protocol import link
 from oubliette.protocol.jsonrpc import MalformedError, Message, decode, encode_error, encode_result
 from oubliette.protocol.lines import CLOSED, ENVELOPE_ALLOWANCE, NEED_DATA, OVERSIZED, LineReader
-from oubliette.relay import Pending, Progress
+from oubliette.relay import QUOTED, Pending, Progress
 from oubliette.session import Session
 
 _CHUNK: Final = 64 * 1024
@@ -103,7 +103,7 @@ class Connection:
         project_id = line[len(link.GREETING) :].decode(errors="replace").strip()
         if project_id == self._session.project_id:
             return True
-        await self._refuse(b"", Forbidden(f"this socket belongs to another project than {project_id!r}"))
+        await self._refuse(b"", Forbidden(f"this socket belongs to another project than {project_id[:QUOTED]!r}"))
         return False
 
     def _take_message(self, message: Message, requests: trio.Nursery) -> None:
@@ -114,7 +114,7 @@ class Connection:
             if message.is_response:
                 raise InvalidRequest("no method")
             if handler is None:
-                raise MethodNotFound(f"unknown method {message.method!r}")
+                raise MethodNotFound(f"unknown method {message.method[:QUOTED]!r}")
             if message.id in self._running:
                 raise InvalidRequest(f"the id {message.id.decode()} is still in use on this link")
             handler(message, requests)

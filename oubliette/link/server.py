@@ -11,9 +11,10 @@ from typing import Final
 
 import trio
 
-from oubliette.errors import InternalError
+from oubliette.errors import InternalError, LimitExceeded, as_jsonrpc
 from oubliette.link.connection import Connection
 from oubliette.log import get as get_logger
+from oubliette.protocol.jsonrpc import encode_error
 from oubliette.session import Session
 
 # `sun_path` holds 108 bytes, one of them for the NUL.
@@ -22,6 +23,10 @@ MAX_SOCKET_PATH: Final = 107
 LAST_ANSWERS: Final = 1.0
 _NAME: Final = "relay.sock"
 _BACKLOG: Final = 64
+# Each is a file descriptor, which all sessions share: an agent may start a client for each of its helpers, not more.
+MAX_LINKS: Final = 64
+# How long a client that is turned away may take to read why, in seconds.
+_REFUSAL: Final = 1.0
 
 log = get_logger(__name__)
 
@@ -47,7 +52,10 @@ class LinkDoor:
         if self._run_dir.is_symlink():
             raise InternalError(f"{self._run_dir} is a symbolic link: remove it")
         shutil.rmtree(self._run_dir, ignore_errors=True)
-        self._run_dir.mkdir(mode=0o700, parents=True)
+        try:
+            self._run_dir.mkdir(mode=0o700, parents=True)
+        except OSError as error:
+            raise InternalError(f"the directory of the sockets cannot be made anew: {error}") from error
 
     def open(self, session: Session) -> SessionLink:
         """Opens a socket of the session's own, in a directory that only the daemon may enter."""
@@ -72,10 +80,7 @@ class SessionLink:
         self._session = session
         self._max_message_bytes = max_message_bytes
         self._connections: set[Connection] = set()
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind(os.fspath(path))
-        path.chmod(0o600)
-        self._socket.listen(_BACKLOG)
+        self._socket = _listening_socket(path)
 
     async def serve(self) -> None:
         """Serves connections until the session is `ending`; then lets them give their last answers."""
@@ -103,6 +108,8 @@ class SessionLink:
 
     async def _handle(self, stream: trio.SocketStream) -> None:
         """One connection's task. An error in it ends that connection, never the session."""
+        if len(self._connections) >= MAX_LINKS:
+            return await _turn_away(stream)
         connection = Connection(self._session, stream, self._max_message_bytes)
         self._connections.add(connection)
         try:
@@ -112,3 +119,27 @@ class SessionLink:
         finally:
             self._connections.discard(connection)
             await trio.aclose_forcefully(stream)
+
+
+def _listening_socket(path: Path) -> socket.socket:
+    """Returns a socket that listens at `path`. Raises `OSError`."""
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(os.fspath(path))
+        path.chmod(0o600)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+async def _turn_away(stream: trio.SocketStream) -> None:
+    refusal = LimitExceeded(f"{MAX_LINKS} clients are connected to this session already")
+    try:
+        with trio.move_on_after(_REFUSAL):
+            await stream.send_all(encode_error(b"", as_jsonrpc(refusal)) + b"\n")
+    except trio.BrokenResourceError:
+        pass  # it did not wait for the answer
+    finally:
+        await trio.aclose_forcefully(stream)

@@ -28,7 +28,9 @@ SEND: Any = {
 async def open_agent(socket: str) -> AsyncIterator[Client]:
     """The agent's side: the SDK's stdio client beside a real `oubliette-client`."""
     command = ["-m", "oubliette_client", "--socket", socket]
-    async with Client(stdio_client(StdioServerParameters(command=sys.executable, args=command)), mode="legacy") as agent:
+    async with Client(
+        stdio_client(StdioServerParameters(command=sys.executable, args=command)), mode="legacy"
+    ) as agent:
         yield agent
 
 

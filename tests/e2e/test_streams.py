@@ -1,4 +1,4 @@
-"""Streams of events over plain HTTP, and pages of them: what is delivered, once, in order, and to whom (WIRE section 4.3)."""
+"""Streams of events over plain HTTP, and pages: what is delivered, once, in order, to whom (WIRE section 4.3)."""
 
 from __future__ import annotations
 
@@ -129,9 +129,8 @@ async def test_a_stream_resumes_where_it_is_told(api: Api, headers: dict[str, st
 @pytest.mark.parametrize("index", ["x", "-1", "1.5", "1e3", " ", "٣", "9" * 19, "3,4", "3 4", "0x3", "null"])
 async def test_a_malformed_resume_point_is_refused(api: Api, index: str) -> None:
     session = await api.start_session()
-    raw = index.encode().decode("latin-1")
-    if index.strip():
-        reply = await api.get(path_of(session), {"Last-Event-ID": raw})
+    if index.strip() and index.isascii():
+        reply = await api.get(path_of(session), {"Last-Event-ID": index})
         assert (reply.status, reply.error["kind"]) == (400, "invalid_params")
     quoted = "".join(f"%{byte:02x}" for byte in index.encode())
     reply = await api.get(path_of(session, f"?since_index={quoted}"))
@@ -270,6 +269,7 @@ async def test_positions_survive_a_restart(tiny_daemon: DaemonProcess) -> None:
                     await say(owner, session, "hello")
             whole = await take(events, 15)
             assert tiny_daemon.stop() == 0
+            tiny_daemon.kill()
             whole += await drain(events)
         assert [event.type for event in whole[15:]] == ["session_ended"] * 3
         tiny_daemon.start()
@@ -277,9 +277,9 @@ async def test_positions_survive_a_restart(tiny_daemon: DaemonProcess) -> None:
         for position in (0, 7, 14, 16):
             async with after.events("/events", {"Last-Event-ID": whole[position].id}) as again:
                 assert await take(again, 17 - position) == whole[position + 1 :]
-                fresh = await after.start_session()
-                assert json.loads((await again.next()).data)["session_id"] == fresh["session_id"]
-                await end(after, fresh)
+        async with after.events("/events", {"Last-Event-ID": whole[17].id}) as again:
+            fresh = await after.start_session()
+            assert json.loads((await again.next()).data)["session_id"] == fresh["session_id"]
         for session in sessions:
             async with after.events(path_of(session, "?since_index=1")) as events:
                 ended = await drain(events)
@@ -312,8 +312,8 @@ async def test_an_observer_sees_everything_and_does_not_count(api: Api) -> None:
 async def test_the_last_stream_that_closes_ends_what_is_pending(api: Api, polite: bool) -> None:
     """HAZARDS F1: with FIN and with RST. One of two that closes ends nothing."""
     session = await api.start_session("echo")
-    sent = f"GET {path_of(session)} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {api.token}\r\n\r\n".encode()
-    sent = sent.replace(b"Host: a", b"Host: localhost")
+    token = f"Authorization: Bearer {api.token}"
+    sent = f"GET {path_of(session)} HTTP/1.1\r\nHost: localhost\r\n{token}\r\n\r\n".encode()
     async with open_link(session["socket"]) as link:
         async with api.events(path_of(session)) as events:
             await link.call("echo")

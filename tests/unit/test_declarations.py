@@ -160,6 +160,12 @@ def test_a_context_that_is_no_object_is_refused(context: Any) -> None:
     assert refusal(context)[0] == "context"
 
 
+def test_half_a_character_is_refused() -> None:
+    field, message = refusal(with_tool(b'{"name": "a", "description": "\\ud800"}'))
+    assert field == "context"
+    assert "half a surrogate pair" in message
+
+
 def test_a_context_that_nests_too_deep_is_refused() -> None:
     deep = b'{"a":' + b"[" * MAX_DEPTH + b"]" * MAX_DEPTH + b"}"
     assert refusal(deep) == ("context", "the context is nested deeper than 128 levels")

@@ -222,16 +222,6 @@ def test_a_line_may_say_its_own_duration_and_cannot_forge_its_head() -> None:
     assert line["ts"] != "never"
 
 
-def test_a_detached_span_takes_nothing_over() -> None:
-    stream = json_log()
-    with log.span("http", path="/mcp"), log.span("session", detached=True, session="s1"):
-        log.get("oubliette").info("x")
-    line = lines(stream)[0]
-    assert (line["span"], line["session"]) == ("session", "s1")
-    assert "path" not in line
-    assert lines(stream)[-1]["path"] == "/mcp"
-
-
 def test_fields_may_be_added_on_the_way() -> None:
     stream = json_log()
     with log.span("http", path="/mcp") as span:

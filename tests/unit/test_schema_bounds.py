@@ -178,7 +178,7 @@ def test_arguments_are_checked(schema: Any, good: Any, bad: Any) -> None:
         (of_x({"items": {"allOf": [{"anyOf": [True]}] * 100}}), {"x": [1] * 10_000}),
         (of_x({"items": {"multipleOf": 1e-300}}), {"x": [1.5e300] * 1000}),
         (of_x({"items": {"multipleOf": 0.5}}), {"x": [5e-324] * 1000}),
-        ({"patternProperties": {f"k[0-9]*{i}$": True for i in range(100)}}, {f"x{i}": i for i in range(3000)}),
+        ({"patternProperties": {f"k[0-9]*{i}$": True for i in range(30)}}, {f"x{i}": i for i in range(3000)}),
         (chain(40, lambda ref: {"allOf": [{"properties": {"a": ref}}] * 2}, {}), nested(40)),
         (
             {"$defs": {"n": {"allOf": [{"properties": {"a": {"$ref": "#/$defs/n"}}}] * 2}}, "$ref": "#/$defs/n"},

@@ -94,6 +94,7 @@ def test_an_object_schema_is_accepted_and_evaluated(schema: Any) -> None:
         (b'{"required": [1]}', "2020-12: 'required' must list strings"),
         (b'{"required": ["a", "a"]}', "2020-12"),
         (b'{"dependentRequired": {"x": [[]]}}', "'dependentRequired' must list strings"),
+        (b'{"properties": [], "title": "%b"}' % (b"x" * 20_000), "2020-12$"),
         (b'{"$ref": 5}', "2020-12"),
         (b'{"$ref": "#/$defs/x"}', "refers to what is not there"),
         (b'{"$ref": "#/x", "x": "text"}', "refers to what is not there"),

@@ -111,6 +111,6 @@ def make_door(route: Route = echo, *, max_body: int = 100) -> Door:
         max_body=max_body,
         open_routes={"/open": route},
         mcp=route,
-        streams=streams,
+        direct=[streams],
         plain=route,
     )

@@ -1,6 +1,6 @@
-"""One link over memory streams: framing, ids, requests and their ends (WIRE sections 1 and 3; HAZARDS F9-F13, F22, F23).
+"""One link over memory streams: framing, ids, requests and their ends. Times are virtual.
 
-Times are virtual.
+WIRE sections 1 and 3; HAZARDS F9 to F13, F22, F23.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ async def test_the_last_line_needs_no_newline(tmp_path: Path) -> None:
         await link.stream.send_all(b'{"id":1,"method":"caller_tool","params":{"tool":"send"}}')
         await trio.aclose_forcefully(link.stream)
         await bench.next_request()
+        await wait_all_tasks_blocked()
         assert bench.closings() == [("caller_tool_cancelled", "agent_gone")]
 
 
@@ -165,10 +166,10 @@ async def test_payloads_pass_as_they_were_spelled(tmp_path: Path) -> None:
         link = await bench.connect()
         message = f'{{"id":1,"method":"caller_tool","params":{{"tool":"send","arguments":{payload}}}}}'
         await link.send_line(message.encode())
-        request = await bench.next_request()
+        await wait_all_tasks_blocked()
         (entry,) = bench.session.relay.pending_entries()
         assert f'"arguments":{payload}'.encode() in entry.data
-        bench.session.relay.resolve(request["request_id"], payload.encode())
+        bench.session.relay.resolve(json.loads(entry.data)["request_id"], payload.encode())
         assert await link.receive_line() == f'{{"jsonrpc":"2.0","id":1,"result":{payload}}}'.encode()
 
 
@@ -252,6 +253,8 @@ async def test_two_links_may_use_the_same_id(tmp_path: Path) -> None:
         ({"method": "nope"}, -32601, None),
         ({"method": "caller_tool_response"}, -32601, None),
         ({"method": "tools/call"}, -32601, None),
+        ({"method": "x" * 3000}, -32601, None),
+        ({"method": "caller_tool", "params": {"tool": "x" * 3000}}, -32602, "tool"),
         ({"method": "caller_tool"}, -32602, "params"),
         ({"method": "caller_tool", "params": None}, -32602, "params"),
         ({"method": "caller_tool", "params": []}, -32602, "params"),
@@ -271,6 +274,7 @@ async def test_a_request_that_is_refused_says_why(tmp_path: Path, message: Any, 
         assert answer["error"]["data"].get("field") == field
         if field == "tool":
             assert "declared: send, get" in answer["error"]["message"]
+        assert len(answer["error"]["message"]) < 400
         assert bench.session.log.last_index == 2, "the caller never hears of it"
         await assert_usable(bench, link)
 
@@ -368,6 +372,7 @@ async def test_a_slow_call_does_not_delay_fast_ones(tmp_path: Path, autojump_clo
         answers = [await link.receive() for _ in range(100)]
         assert {answer["id"]: answer["result"] for answer in answers} == {number: number for number in range(100)}
         assert trio.current_time() == 0.0
+        await trio.sleep_until(59.9)
         assert await error_of(link) == (-32004, "slow")
         assert trio.current_time() == 60.0
 
@@ -378,8 +383,9 @@ async def test_a_link_that_closes_cancels_its_own_requests(tmp_path: Path, autoj
         link, other = await bench.connect(), await bench.connect()
         for number in range(3):
             await link.call("send", id=number)
+        requests = [await bench.next_request() for _ in range(3)]
         await other.call("send", id=0)
-        requests = [await bench.next_request() for _ in range(4)]
+        requests.append(await bench.next_request())
         await link.stream.aclose()
         await wait_all_tasks_blocked()
         assert bench.closings() == [("caller_tool_cancelled", "agent_gone")] * 3
@@ -554,7 +560,8 @@ async def test_the_sessions_end_answers_every_request_before_the_link_closes(
         for link in links:
             for id in (1, 2):
                 await link.call("send", id=id)
-        await bench.next_request()
+        for _ in range(4):
+            await bench.next_request()
         bench.session.end("ended")
         for connection in bench.connections:
             connection.finish()
