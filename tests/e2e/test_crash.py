@@ -123,18 +123,19 @@ async def test_the_agent_is_told_in_words_when_the_daemon_is_killed(own_daemon: 
         command=sys.executable, args=["-m", "oubliette_client", "--socket", session["socket"]]
     )
     results: list[Any] = []
+    answered = trio.Event()
     async with Client(stdio_client(command), mode="legacy") as agent, trio.open_nursery() as nursery:
 
         async def call() -> None:
             results.append(await agent.call_tool("myapp_slow", {}))
-            nursery.cancel_scope.cancel()
+            answered.set()
 
         async with api.events(f"/sessions/{session['session_id']}/events") as events:
             nursery.start_soon(call)
             await events.next_of("caller_tool_request")
             own_daemon.kill()
             with trio.fail_after(1):
-                await trio.sleep_forever()
+                await answered.wait()
     assert results[0].is_error
     assert "may or may not have run" in results[0].content[0].text
 
