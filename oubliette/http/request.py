@@ -18,7 +18,7 @@ JSON: Final = (b"content-type", b"application/json")
 class Request:
     """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds.
 
-    `is_received` is true when nothing of its body is still to come, `status` is the answer's once its head is out, else 0.
+    `is_received` is true when nothing of its body is still to come, `status` is the answer's once its head is out.
     """
 
     def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:

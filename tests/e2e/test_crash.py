@@ -1,4 +1,4 @@
-"""`kill -9` of the daemon in the middle of a call, and what the next daemon says of it (WIRE section 3, "After a crash")."""
+"""`kill -9` of the daemon in the middle of a call, and what the next one says (WIRE section 3, "After a crash")."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from tests.helpers.http import Api
 from tests.helpers.link import open_link
 from tests.helpers.process import DaemonProcess
+from tests.helpers.waiting import until
 
 
 @pytest.fixture
@@ -54,10 +55,9 @@ async def start_with_pending_call(daemon: DaemonProcess, tasks: trio.Nursery) ->
 
 async def wait_until_stored(daemon: DaemonProcess, request_id: str) -> None:
     """Events reach the records within 50 ms and are not waited for: what is not there yet, a crash may take."""
-    with trio.fail_after(5), closing(sqlite3.connect(daemon.data_dir / "oubliette.db")) as records:
-        query = "SELECT count(*) FROM events WHERE instr(data, ?)"
-        while not records.execute(query, (request_id.encode(),)).fetchone()[0]:
-            await trio.sleep(0.01)
+    query = "SELECT count(*) FROM events WHERE instr(data, ?)"
+    with closing(sqlite3.connect(daemon.data_dir / "oubliette.db")) as records:
+        await until(lambda: records.execute(query, (request_id.encode(),)).fetchone()[0])
 
 
 async def test_killed_daemon_leaves_interrupted_sessions(own_daemon: DaemonProcess) -> None:

@@ -254,3 +254,25 @@ def test_the_shipped_configuration_runs_the_shipped_agent(monkeypatch: pytest.Mo
         done = run(CALLERS["python"], environment(daemon))
         assert (done.returncode, done.stderr) == (0, "")
         assert newest_session(daemon)["caller_tools"] == ["send_notification"]
+
+
+# The README
+
+
+def test_the_caller_of_the_readme_answers_the_agent(daemon: DaemonProcess, tmp_path: Path) -> None:
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    source = readme.partition("```python\n")[2].partition("```")[0]
+    script = tmp_path / "caller.py"
+    # Its own home and port are those of a daemon that runs with the defaults.
+    script.write_text(source.replace(", 8080)", f", {daemon.port})"))
+    home = tmp_path / "home" / ".local" / "share" / "oubliette"
+    home.mkdir(parents=True)
+    (home / "admin.token").write_text(daemon.admin_token)
+    with subprocess.Popen(
+        [sys.executable, "-u", script], env=environment(HOME=str(tmp_path / "home")), stdout=subprocess.PIPE, text=True
+    ) as caller:
+        assert caller.stdout is not None
+        try:
+            assert caller.stdout.readline() == "the agent calls send_notification {'message': 'say hello'}\n"
+        finally:
+            caller.kill()

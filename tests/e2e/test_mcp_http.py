@@ -15,7 +15,7 @@ REVISIONS = ["2025-03-26", "2025-06-18", "2025-11-25"]
 
 
 @pytest.mark.parametrize(
-    "asked, spoken",
+    ("asked", "spoken"),
     [*((revision, revision) for revision in REVISIONS), ("2024-11-05", "2025-11-25"), ("1999-01-01", "2025-11-25")],
 )
 async def test_versions_are_negotiated(api: Api, asked: str, spoken: str) -> None:
@@ -65,7 +65,7 @@ async def test_batches_are_for_the_one_revision_that_knows_them(api: Api) -> Non
 
 
 @pytest.mark.parametrize(
-    "body, code",
+    ("body", "code"),
     [
         (b"{", -32700),
         (b"\xff", -32700),
@@ -189,12 +189,13 @@ async def test_a_level_above_info_stops_the_events_and_the_presence(api: Api) ->
 
 async def test_deleting_an_mcp_session_ends_its_stream_and_not_the_agents_session(api: Api) -> None:
     mcp = await initialized(api)
-    session = await mcp.start("echo")
     async with mcp.stream() as events:
+        session = await mcp.start("echo")
         await api.request("DELETE", "/mcp", None, mcp.headers)
+        await events.next_of("session_started")
+        await events.next_of("message")
         with pytest.raises(trio.EndOfChannel):
-            while True:
-                await events.next()
+            await events.next()
     assert (await api.get(f"/sessions/{session['session_id']}")).json["status"] == "running"
 
 

@@ -145,7 +145,7 @@ async def test_req_ctr_005_socket_request_and_response_without_id_and_jsonrpc(ap
         assert await link.receive() == {"jsonrpc": "2.0", "id": None, "result": "done"}
 
 
-@pytest.mark.parametrize("project, code", [("default", None), ("other", -32002)])
+@pytest.mark.parametrize(("project", "code"), [("default", None), ("other", -32002)])
 async def test_the_greeting_of_older_clients(api: Api, project: str, code: int | None) -> None:
     session = await api.start_session("x")
     async with open_link(session["socket"]) as link:

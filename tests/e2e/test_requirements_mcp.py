@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import trio
 from mcp import Client, StdioServerParameters, stdio_client
 from mcp_types import CallToolResult, TextContent
 
-import trio
 from tests.helpers.mcp_caller import McpCaller, open_mcp_caller
 from tests.helpers.process import DaemonProcess
 
