@@ -106,15 +106,6 @@ class Relay:
 
     # What an agent's link asks
 
-    async def call(
-        self, tool: str, arguments: Raw | bytes, on_progress: ProgressListener = lambda progress: None
-    ) -> bytes:
-        """Asks the caller to run `tool`, and returns its result as JSON text.
-
-        Raises what `begin` and `outcome` raise.
-        """
-        return await self.outcome(self.begin(tool, arguments, on_progress))
-
     def begin(
         self, tool: str, arguments: Raw | bytes, on_progress: ProgressListener = lambda progress: None
     ) -> Pending:
@@ -195,6 +186,7 @@ class Relay:
 
     @property
     def is_attached(self) -> bool:
+        """Whether a stream of the owner is open, or a poll lingers."""
         return self._presence.is_open(trio.current_time())
 
     def give(self, index: int) -> None:
@@ -226,7 +218,7 @@ class Relay:
     def _admit(self, tool: str) -> None:
         if self._closed:
             raise Conflict("the session has ended; the tool was not called", retry_safe=True)
-        if self._presence.was_ever and not self._presence.is_open(trio.current_time()):
+        if self._presence.was_ever and not self.is_attached:
             raise _disconnected(given=False)
         if len(self._pending) >= self._limits.max_pending:
             most = self._limits.max_pending
@@ -254,8 +246,9 @@ class Relay:
             self._cancel_with(pending, "disconnected", _disconnected(given=pending.given))
 
     def _cancel(self, pending: Pending, reason: CancelReason, sentence: str) -> None:
-        error = RequestCancelled(f"{sentence}; {_in_words(pending.given)}", retry_safe=not pending.given)
-        self._cancel_with(pending, reason, error)
+        if pending.request_id in self._pending:
+            error = RequestCancelled(f"{sentence}; {_in_words(pending.given)}", retry_safe=not pending.given)
+            self._cancel_with(pending, reason, error)
 
     def _cancel_with(self, pending: Pending, reason: CancelReason, error: OublietteError) -> None:
         if pending.request_id not in self._pending:

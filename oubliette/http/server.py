@@ -312,7 +312,6 @@ class _Tasks:
         try:
             await self._app(scope, inbox.get, partial(self._in_one_write, send))
         finally:
-            inbox.close()
             # Hypercorn's word for "the application has returned".
             await send(None)
 
@@ -335,7 +334,7 @@ class _Inbox:
         if message["type"] in _LAST_MESSAGES:
             self._last = message
             return self._send.close()
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(trio.ClosedResourceError):
             try:
                 self._send.send_nowait(message)
             except trio.WouldBlock:
@@ -355,10 +354,6 @@ class _Inbox:
             return await self._receive.receive()
         except trio.EndOfChannel:
             return self._last
-
-    def close(self) -> None:
-        """Says that the application has returned."""
-        self._receive.close()
 
 
 def _most_connections() -> int:

@@ -17,7 +17,6 @@ import trio
 from tests.helpers.http import Api
 from tests.helpers.link import AgentLink, open_link
 from tests.helpers.mcp_http import initialized
-from tests.helpers.peer import Peer, open_peer
 from tests.helpers.process import DaemonProcess
 
 OWNERS, SESSIONS_EACH, CALLS_EACH = 4, 5, 100
@@ -67,22 +66,33 @@ class Owner:
 
     async def answer(self) -> None:
         """Answers over one connection; now and then somebody else tries first."""
-        async with open_peer(self.soak.port) as peer:
+        async with await trio.open_tcp_stream("127.0.0.1", self.soak.port) as stream:
             async for event in self.to_answer:
                 if self.random.random() < 0.05:
                     thief = self.soak.owners[self.number - 1]
-                    assert await thief.post_answer(peer, event) == 403
-                status = await self.post_answer(peer, event)
+                    assert await thief.post_answer(stream, event) == 403
+                status = await self.post_answer(stream, event)
                 assert status in (204, 409), status
                 self.soak.counts[f"answered {status}"] += 1
 
-    async def post_answer(self, peer: Peer, event: Any) -> int:
+    async def post_answer(self, stream: trio.SocketStream, event: Any) -> int:
+        """Sends an answer and returns its status; the connection stays open."""
         body = json.dumps({"result": {**event["arguments"], "by": self.number}}).encode()
         path = f"/sessions/{event['session_id']}/requests/{event['request_id']}"
         head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.soak.port}\r\nAuthorization: Bearer {self.api.token}\r\n"
-        await peer.send(f"{head}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)
-        status, _, _ = await peer.response("POST")
-        return status
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        await stream.send_all(head.encode() + body)
+        response = b""
+        while not is_whole(response):
+            response += await stream.receive_some(65536)
+        return int(response.split()[1])
+
+
+def is_whole(response: bytes) -> bool:
+    """Whether an HTTP response, with a body or without, is there to its end."""
+    head, end, body = response.partition(b"\r\n\r\n")
+    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
+    return bool(end) and len(body) >= int(length or 0)
 
 
 class Soak:

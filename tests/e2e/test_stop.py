@@ -156,6 +156,8 @@ async def test_a_graceful_stop_tells_everybody_whoever_holds_it_up(patient_daemo
         await wait_for(lambda: '"reason": "shutdown"' in patient_daemon.log_text)
         refused = await api.post("/sessions", {"message": "too late"})
         assert (refused.status, refused.error["kind"]) == (503, "shutting_down")
+        for method, path in (("GET", ""), ("GET", "/events"), ("DELETE", "")):
+            assert (await api.request(method, f"/sessions/{session['session_id']}{path}")).status == 503
         assert (await api.get("/ready")).status == 503
         assert (await api.get("/health")).status == 200
 

@@ -581,7 +581,7 @@ async def test_call_is_begin_and_outcome() -> None:
         results: list[bytes] = []
 
         async def agent() -> None:
-            results.append(await bench.relay.call("send", b"{}"))
+            results.append(await bench.relay.outcome(bench.relay.begin("send", b"{}")))
 
         bench.tasks.start_soon(agent)
         await wait_all_tasks_blocked()
