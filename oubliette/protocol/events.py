@@ -37,16 +37,6 @@ class Message(Event, frozen=True, kw_only=True, tag="message"):
     text: str
 
 
-class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
-    tool: str
-    arguments: Raw
-
-
-class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
-    tool: str
-    is_error: bool
-
-
 class CallerToolRequest(Event, frozen=True, kw_only=True, tag="caller_tool_request"):
     request_id: str
     tool: str

@@ -127,11 +127,6 @@ def split_batch(data: bytes) -> list[bytes]:
     return [bytes(item) for item in batch]
 
 
-def encode_request(id: bytes, method: str, params: bytes) -> bytes:
-    """Returns a request on one line that carries `params`, JSON text."""
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (id, _encode(method), compact(params))
-
-
 def encode_result(id: bytes, result: bytes) -> bytes:
     """Returns a response on one line that carries `result`, JSON text."""
     return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (id or NULL, compact(result))

@@ -21,13 +21,11 @@ class Revision:
     """`annotations` of a tool"""
     structured_content: bool = True
     """`structuredContent`, `outputSchema` and `title`"""
-    version_header: bool = True
-    """`MCP-Protocol-Version` on each request over HTTP"""
 
 
 REVISIONS: Final = (
-    Revision(name="2024-11-05", http=False, annotations=False, structured_content=False, version_header=False),
-    Revision(name="2025-03-26", batches=True, structured_content=False, version_header=False),
+    Revision(name="2024-11-05", http=False, annotations=False, structured_content=False),
+    Revision(name="2025-03-26", batches=True, structured_content=False),
     Revision(name="2025-06-18"),
     Revision(name="2025-11-25"),
 )

@@ -42,7 +42,6 @@ class Tool(Generic[ArgumentsT, ResultT]):
         *,
         holds: bool,
         destructive: bool,
-        for_agents: bool,
     ) -> None:
         hints = typing.get_type_hints(handler, include_extras=True)
         self.pack, _, name = identity.partition(".")
@@ -50,7 +49,6 @@ class Tool(Generic[ArgumentsT, ResultT]):
         self.access = access
         self.target = target
         self.holds = holds
-        self.for_agents = for_agents
         self.run = handler
         self.description = inspect.cleandoc(handler.__doc__ or "")
         self.arguments: type[ArgumentsT] = hints["arguments"]
@@ -87,16 +85,15 @@ def tool(
     target: Target,
     holds: bool = False,
     destructive: bool = False,
-    for_agents: bool = True,
 ) -> Callable[[Handler[ArgumentsT, ResultT]], Tool[ArgumentsT, ResultT]]:
     """Declares the decorated async function as the tool `identity`, `pack.tool`.
 
     `access` and `target` are WIRE section 6's columns. `holds`: it may wait for a turn or for events. `destructive` is
-    the MCP hint. `for_agents`: whether it is offered to an agent that holds a key.
+    the MCP hint.
     """
 
     def declare(handler: Handler[ArgumentsT, ResultT]) -> Tool[ArgumentsT, ResultT]:
-        return Tool(handler, identity, access, target, holds=holds, destructive=destructive, for_agents=for_agents)
+        return Tool(handler, identity, access, target, holds=holds, destructive=destructive)
 
     return declare
 

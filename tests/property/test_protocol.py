@@ -22,7 +22,6 @@ from oubliette.protocol.jsonrpc import (
     compact,
     decode,
     encode_notification,
-    encode_request,
     encode_result,
     split_batch,
 )
@@ -117,7 +116,7 @@ def test_payloads_keep_their_spelling(text: str) -> None:
     line = compact(decode(b'{"method":"m","params":%b}' % source).params)
     assert not {b"\n"[0], b"\r"[0]} & set(line)
     assert tokens(line.decode()) == tokens(text)
-    for encoded in (encode_request(b"1", "m", source), encode_notification("m", source), encode_result(b"1", source)):
+    for encoded in (encode_notification("m", source), encode_result(b"1", source)):
         message = decode(encoded)
         assert b"\n" not in encoded
         assert tokens(bytes(message.params or message.result).decode()) == tokens(text)

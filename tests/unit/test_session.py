@@ -283,7 +283,7 @@ async def test_the_end_stops_the_agent_and_tells_everybody(tmp_path: Path, autoj
 
         async def agent_calls() -> None:
             try:
-                await bench.session.relay.call("send", b"{}")
+                await bench.session.relay.outcome(bench.session.relay.begin("send", b"{}"))
             except RequestCancelled as error:
                 outcomes.append(str(error))
 

@@ -67,11 +67,6 @@ def test_what_is_destructive_says_so() -> None:
     assert destructive == {"session_end", "token_revoke"}
 
 
-def test_an_agent_is_nobodys_caller() -> None:
-    """WIRE section 6: not offered over `oubliette_tools`, on purpose."""
-    assert {tool.name for tool in TOOLS if not tool.for_agents} == {"caller_tool_response", "caller_tool_progress"}
-
-
 def test_an_unknown_tool_is_refused_with_those_there_are() -> None:
     with pytest.raises(NotFound, match="session_message") as refused:
         box.find("nope")

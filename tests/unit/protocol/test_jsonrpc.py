@@ -16,7 +16,6 @@ from oubliette.protocol.jsonrpc import (
     decode,
     encode_error,
     encode_notification,
-    encode_request,
     encode_result,
     split_batch,
 )
@@ -289,7 +288,6 @@ ONE_LINE = b'{"b":1.10,"a":"\\n"}'
 
 def test_what_is_encoded_is_one_line() -> None:
     # HAZARDS T28: "\n, \r, \r\n in ids, names, args, errors, Raw".
-    assert encode_request(b'"a"', "m", PRETTY) == b'{"jsonrpc":"2.0","id":"a","method":"m","params":%b}' % ONE_LINE
     assert encode_notification("m", PRETTY) == b'{"jsonrpc":"2.0","method":"m","params":%b}' % ONE_LINE
     assert encode_result(b"1.0", PRETTY) == b'{"jsonrpc":"2.0","id":1.0,"result":%b}' % ONE_LINE
     assert (
@@ -305,6 +303,6 @@ def test_an_answer_without_id_is_for_null() -> None:
 
 @pytest.mark.parametrize("method", ["m", 'a","id":2,"b":"', "a\nb", "a\\", "é\u2028"])
 def test_a_method_cannot_leave_its_string(method: str) -> None:
-    assert decode(encode_request(b"1", method, b"{}")).method == method
+    assert decode(encode_notification(method, b"{}")).method == method
     assert decode(encode_notification(method, b"{}")).method == method
     assert b"\n" not in encode_notification(method, b"{}")

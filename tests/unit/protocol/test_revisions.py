@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oubliette.protocol.revisions import BY_NAME, NEWEST, REVISIONS, WITHOUT_HEADER, Door, negotiate, spoken
+from oubliette.protocol.revisions import BY_NAME, NEWEST, REVISIONS, Door, negotiate, spoken
 
 OLDEST, BATCHES, STRUCTURED, LATEST = "2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"
 
@@ -32,23 +32,22 @@ def test_negotiation(asked: object, stdio: str, http: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "http", "batches", "annotations", "structured_content", "version_header"),
+    ("name", "http", "batches", "annotations", "structured_content"),
     [
-        (OLDEST, False, False, False, False, False),
-        (BATCHES, True, True, True, False, False),
-        (STRUCTURED, True, False, True, True, True),
-        (LATEST, True, False, True, True, True),
+        (OLDEST, False, False, False, False),
+        (BATCHES, True, True, True, False),
+        (STRUCTURED, True, False, True, True),
+        (LATEST, True, False, True, True),
     ],
 )
 def test_what_each_revision_knows(
-    name: str, http: bool, batches: bool, annotations: bool, structured_content: bool, version_header: bool
+    name: str, http: bool, batches: bool, annotations: bool, structured_content: bool
 ) -> None:
     revision = BY_NAME[name]
     assert revision.http is http
     assert revision.batches is batches
     assert revision.annotations is annotations
     assert revision.structured_content is structured_content
-    assert revision.version_header is version_header
 
 
 @pytest.mark.parametrize("door", ["stdio", "http"])
@@ -62,9 +61,3 @@ def test_the_table_is_in_order_and_names_each_revision_once() -> None:
     names = [revision.name for revision in REVISIONS]
     assert names == sorted(set(names))
     assert list(BY_NAME) == names
-
-
-def test_without_a_header_the_revision_is_the_last_that_knew_none() -> None:
-    # MCP 2025-06-18, transports: "the server SHOULD assume protocol version 2025-03-26".
-    assert WITHOUT_HEADER.name == BATCHES
-    assert not WITHOUT_HEADER.version_header
