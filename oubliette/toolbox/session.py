@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import suppress
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import trio
@@ -22,6 +22,8 @@ from oubliette.toolbox.declare import tool
 
 SessionId = Annotated[str, Meta(description="The session's id")]
 Status = Literal["starting", "running", "idle", "completed", "failed", "ended", "interrupted"]
+# Compiling a caller's schemas can take seconds where they are meant to: longer declarations are read in a thread.
+MAX_PARSED_AT_ONCE: Final = 8 * 1024
 Limit = Annotated[int, Meta(ge=1, le=1000, description="At most so many")]
 
 
@@ -94,7 +96,7 @@ class EventsPage(Struct, frozen=True, kw_only=True):
 @tool("session.message", access="write", target="project", holds=True)
 async def session_message(call: Call, arguments: NewMessage) -> SessionView:
     """Starts a session with a message to its agent, or goes on with one."""
-    declaration = _declaration(call, arguments)
+    declaration = await _declaration(call, arguments)
     if arguments.session_id is None:
         session, turn = await _start(call, arguments, declaration)
     else:
@@ -189,10 +191,12 @@ def view(
     )
 
 
-def _declaration(call: Call, arguments: NewMessage) -> Declaration | None:
+async def _declaration(call: Call, arguments: NewMessage) -> Declaration | None:
     if arguments.context is UNSET or bytes(arguments.context) == b"null":
         return None
-    return parse_declaration(arguments.context, call.services.declarations)
+    if len(arguments.context) <= MAX_PARSED_AT_ONCE:
+        return parse_declaration(arguments.context, call.services.declarations)
+    return await trio.to_thread.run_sync(parse_declaration, arguments.context, call.services.declarations)
 
 
 async def _start(
