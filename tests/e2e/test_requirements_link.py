@@ -145,14 +145,18 @@ async def test_req_ctr_005_socket_request_and_response_without_id_and_jsonrpc(ap
         assert await link.receive() == {"jsonrpc": "2.0", "id": None, "result": "done"}
 
 
-@pytest.mark.parametrize(("project", "code"), [("default", None), ("other", -32002)])
-async def test_the_greeting_of_older_clients(api: Api, project: str, code: int | None) -> None:
+async def test_the_greeting_of_older_clients_is_taken(api: Api) -> None:
     session = await api.start_session("x")
     async with open_link(session["socket"]) as link:
-        await link.send_line(b"OUBLIETTE-DOWNSTREAM " + project.encode())
+        await link.send_line(b"OUBLIETTE-DOWNSTREAM default")
         await link.send({"id": 7, "method": "nope"})
-        answer = await link.receive()
-        assert answer["error"]["code"] == (code or -32601)
-        if code:
-            with pytest.raises(trio.EndOfChannel):
-                await link.receive()
+        assert (await link.receive())["error"]["code"] == -32601
+
+
+async def test_a_greeting_that_names_another_project_is_refused_and_the_link_closed(api: Api) -> None:
+    session = await api.start_session("x")
+    async with open_link(session["socket"]) as link:
+        await link.send_line(b"OUBLIETTE-DOWNSTREAM other")
+        assert (await link.receive())["error"]["code"] == -32002
+        with pytest.raises(trio.EndOfChannel):
+            await link.receive()
