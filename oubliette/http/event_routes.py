@@ -38,7 +38,7 @@ class EventRoutes:
             return True
         if request.method != "GET":
             return False
-        accept = request.header(b"accept")
+        accept = request.header(b"accept").lower()
         wants_page = "application/json" in accept and "text/event-stream" not in accept
         return _OF_SESSION.match(request.path) is not None and not wants_page
 

@@ -50,7 +50,7 @@ WRITE_RATE: Final = 64 * 1024
 # The kernel gives up on data that nobody acknowledges after so many milliseconds: a half-open peer.
 USER_TIMEOUT_MS: Final = 10_000
 BACKLOG: Final = 1024
-# An idle connection weighs some 30 KiB: 300 MiB at the most.
+# An idle connection weighs 10 KiB, one with a reader that stalls 60 KiB: 600 MiB at the most.
 MAX_CONNECTIONS: Final = 10_000
 # Pieces of a body that wait for the application, each of one read at the most. With them the reading waits.
 MAX_PIECES: Final = 10

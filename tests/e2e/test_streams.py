@@ -178,7 +178,7 @@ async def test_the_stream_of_an_ended_session_ends(api: Api) -> None:
         ("*/*", 200, "text/event-stream"),
         ("text/event-stream", 200, "text/event-stream"),
         ("application/json, text/event-stream", 200, "text/event-stream"),
-        ("application/json", 200, "application/json"),
+        ("Application/JSON", 200, "application/json"),
         ("text/html", 406, "application/json"),
     ],
 )

@@ -99,4 +99,6 @@ class DaemonProcess:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends a signal and returns the exit code."""
         self.process.send_signal(number)
-        return self.process.wait(timeout=30)
+        code = self.process.wait(timeout=30)
+        self.kill()
+        return code

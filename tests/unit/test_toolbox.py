@@ -494,6 +494,7 @@ async def test_events_come_in_pages(tmp_path: Path) -> None:
 
 
 async def test_a_poll_returns_as_soon_as_there_is_an_event(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """FIELD section 2, defect 7: a request is an event like any other, and polls get it."""
     async with open_domain(tmp_path) as domain:
         session = await domain.start("send")
         pages: list[Any] = []

@@ -157,7 +157,9 @@ async def test_what_cannot_be_started_raises(program: Program) -> None:
         await program.run("true")
 
 
-async def test_what_it_leaves_in_its_group_is_killed(program: Program) -> None:
+async def test_what_it_leaves_in_its_group_is_killed_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the pipes open: nobody waits for them."""
+    monkeypatch.setattr(process, "DRAIN", 1000)
     await program.sh("sleep 1000 & echo $!; exit 0")
     assert program.exit_code == 0
     await until_gone(int(program.lines[0]))

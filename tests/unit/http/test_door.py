@@ -205,6 +205,14 @@ async def test_no_more_is_dropped_than_64_mib(monkeypatch: pytest.MonkeyPatch, a
         assert trio.current_time() < DRAIN_SECONDS
 
 
+async def test_a_body_that_is_longer_than_declared_is_the_next_request() -> None:
+    async with connected(make_door()) as peer:
+        assert await answer(peer, request(TOKEN, JSON, "Content-Length: 1", body=b"1234\r\n\r\n")) == (200, 1)
+        status, _, error = await peer.response()
+        assert status == 400
+        assert json.loads(error)["error"]["kind"] == "invalid_request"
+
+
 async def test_a_peer_that_leaves_within_its_body_is_no_request(caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Request] = []
 
