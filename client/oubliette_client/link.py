@@ -89,6 +89,7 @@ class Connection:
         self._room = room
         self._outbox = Outbox(MAX_UNSENT_BYTES)
         self._ids = count(1)
+        self.agent_has_gone = False
         self._pending: dict[str, _Pending] = {}
 
     async def run(self) -> str:
@@ -127,7 +128,8 @@ class Connection:
             if pending.answer is None:
                 # It stays pending until the daemon says that it has ended it, so that `_unread` knows of it.
                 pending.report = None
-                self._outbox.put(_cancelled(id))
+                if not self.agent_has_gone:
+                    self._outbox.put(_cancelled(id))
         return pending.answer or Answer(error=LOST)
 
     async def _write(self, scope: trio.CancelScope) -> None:
@@ -228,6 +230,11 @@ class Link:
         if self._connection is None:
             return Answer(error=NOT_CONNECTED)
         return await self._connection.request(method, params, report)
+
+    def leave(self) -> None:
+        """Says that the agent has gone: what it asked for ends with the connection, and is not called cancelled."""
+        if self._connection is not None:
+            self._connection.agent_has_gone = True
 
     async def _serve(self, stream: trio.abc.Stream) -> str:
         self._connection = Connection(stream, self._on_config, self._room)

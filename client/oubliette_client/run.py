@@ -42,7 +42,7 @@ async def serve(
     outbox = Outbox(MAX_UNREAD_BYTES)
     catalog = Catalog(outbox)
     link = Link(path, catalog.configure, outbox.room, connect)
-    server = Server(Methods(catalog, link, outbox), outbox, catalog.initialized)
+    server = Server(Methods(catalog, link, outbox), outbox, catalog.initialized, link.leave)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write, outbox, stdout, nursery.cancel_scope)
         nursery.start_soon(link.run)

@@ -23,13 +23,19 @@ DRAIN_SECONDS: Final = 0.5
 
 
 class Server:
-    """Serves one agent; `on_initialized` is called when it says that it may be sent notifications."""
+    """Serves one agent.
 
-    def __init__(self, methods: Methods, outbox: Outbox, on_initialized: Callable[[], None]) -> None:
+    `on_initialized` is called when it says that it may be sent notifications, `on_end` when it says no more.
+    """
+
+    def __init__(
+        self, methods: Methods, outbox: Outbox, on_initialized: Callable[[], None], on_end: Callable[[], None]
+    ) -> None:
         self._methods = methods
         self._requests = Requests(methods)
         self._outbox = outbox
         self._on_initialized = on_initialized
+        self._on_end = on_end
 
     async def run(self, stdin: trio.abc.ReceiveStream) -> None:
         """Serves until `stdin` ends; what still runs then has `DRAIN_SECONDS` to end."""
@@ -38,6 +44,7 @@ class Server:
             while (event := await lines.receive()) is not CLOSED:
                 self._receive(event, nursery)
                 await self._outbox.room()
+            self._on_end()
             nursery.cancel_scope.deadline = trio.current_time() + DRAIN_SECONDS
 
     def _receive(self, event: bytes | Signal, nursery: trio.Nursery) -> None:
