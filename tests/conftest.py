@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.helpers.http import Api
 from tests.helpers.process import DaemonProcess
@@ -15,6 +17,12 @@ relay: {attach_grace_seconds: 2, poll_grace_seconds: 1}
 sessions: {max_active_per_project: 10000}
 log: {level: debug}
 """
+
+
+# Everywhere else each run looks for something new; a gate asks the same question of every change.
+settings.register_profile("gate", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("gate")
 
 
 @pytest.fixture(scope="session")
