@@ -42,6 +42,8 @@ App = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Aw
 KEEP_ALIVE: Final = 75.0
 # From the first byte of a request to the end of its headers, in seconds.
 HEADER_TIMEOUT: Final = 10.0
+# What a connection that never asked anything may take over it when connections are to go, in seconds.
+FIRST_REQUEST: Final = 0.5
 # What the headers of a request may weigh together while they are incomplete: one read more comes in, at the most.
 MAX_HEADERS: Final = 32 * 1024
 # What a write may take: so long, and the time that its bytes take at this rate. A slower reader resumes later.
@@ -188,6 +190,7 @@ class Connection:
         self._server = server
         self._outbox = Outbox(stream, seconds=WRITE_TIMEOUT, rate=WRITE_RATE)
         self._holds_back = False
+        self._has_asked = False
         self._reading = trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE)
 
     async def run(self) -> None:
@@ -206,8 +209,11 @@ class Connection:
     def leave_if_idle(self) -> bool:
         """Closes the connection where no request is under way; returns whether that is so."""
         is_idle = self._reading.deadline != inf
-        if is_idle:
+        if is_idle and self._has_asked:
             self._reading.cancel(reason="the connection makes room")
+        elif is_idle:
+            # It is new: its first request may be on the way, and would be lost.
+            self._reading.deadline = min(self._reading.deadline, trio.current_time() + FIRST_REQUEST)
         return is_idle
 
     def _make_protocol(self, nursery: trio.Nursery) -> H11Protocol:
@@ -232,6 +238,7 @@ class Connection:
             if not self._holds_back:
                 await self._flush()
         elif isinstance(event, Updated):
+            self._has_asked = True
             self._reading.deadline = trio.current_time() + KEEP_ALIVE if event.idle else inf
         else:
             await self._flush()
