@@ -266,7 +266,7 @@ def _params(kind: type[ParamsT], message: Message) -> ParamsT:
 def _check_version(request: Request) -> None:
     """MCP 2025-06-18, transports: an unsupported `MCP-Protocol-Version` is answered with 400."""
     version = request.header(VERSION_HEADER) or WITHOUT_HEADER.name
-    names = [revision.name for revision in spoken("http")]
+    names = [revision.name for revision in spoken("http") if not revision.stateless]
     if version not in names:
         raise InvalidRequest(f"MCP-Protocol-Version {version!r} is not spoken here; these are: {', '.join(names)}")
 

@@ -21,6 +21,8 @@ class Revision:
     """`annotations` of a tool"""
     structured_content: bool = True
     """`structuredContent`, `outputSchema` and `title`"""
+    stateless: bool = False
+    """no `initialize`: every request says its revision in `_meta`, results have a `resultType` and caching hints"""
 
 
 REVISIONS: Final = (
@@ -28,9 +30,11 @@ REVISIONS: Final = (
     Revision(name="2025-03-26", batches=True, structured_content=False),
     Revision(name="2025-06-18"),
     Revision(name="2025-11-25"),
+    Revision(name="2026-07-28", stateless=True),
 )
 BY_NAME: Final = {revision.name: revision for revision in REVISIONS}
-NEWEST: Final = REVISIONS[-1]
+# The newest that `initialize` can agree on.
+NEWEST: Final = [revision for revision in REVISIONS if not revision.stateless][-1]
 # MCP 2025-06-18, transports: a server that gets no MCP-Protocol-Version header assumes 2025-03-26.
 WITHOUT_HEADER: Final = BY_NAME["2025-03-26"]
 
@@ -41,8 +45,9 @@ def spoken(door: Door) -> tuple[Revision, ...]:
 
 
 def negotiate(asked: object, door: Door) -> Revision:
-    """Returns the revision asked for where it is spoken at this door, else the newest one (MCP lifecycle, "Version
-    Negotiation"). `asked` is what the peer sent, of whatever type.
+    """Returns the revision that answers `initialize`: the one asked for where it is spoken at this door and has a
+    handshake, else the newest that has (MCP lifecycle, "Version Negotiation"). `asked` is what the peer sent, of
+    whatever type.
     """
-    revisions = spoken(door)
+    revisions = [revision for revision in spoken(door) if not revision.stateless]
     return next((revision for revision in revisions if revision.name == asked), revisions[-1])
