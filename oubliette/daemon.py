@@ -29,19 +29,18 @@ from oubliette.http.event_routes import EventRoutes
 from oubliette.http.hosts import Hosts
 from oubliette.http.later import LaterRoute
 from oubliette.http.mcp import McpEndpoint
-from oubliette.http.mcp_session import McpSessions
 from oubliette.http.operators import health, readiness
 from oubliette.http.positions import Positions
 from oubliette.http.server import HttpServer, bind
 from oubliette.link.server import LinkDoor
 from oubliette.log import get as get_logger
+from oubliette.mcp.session import McpSessions
 from oubliette.projects import Projects
 from oubliette.protocol.names import RESERVED_CALLER_ID
 from oubliette.recovery import close_interrupted
 from oubliette.relay import RelayLimits
 from oubliette.sessions import SessionLimits, Sessions
 from oubliette.store import Store
-from oubliette.streams import Stream
 from oubliette.tokens import Tokens
 from oubliette.toolbox import box
 from oubliette.toolbox.call import Services
@@ -74,7 +73,6 @@ class Daemon:
         except BaseException:
             self._store.close()
             raise
-        self._standing: set[Stream] = set()
         self._stop = trio.Event()
 
     @property
@@ -101,10 +99,11 @@ class Daemon:
         admin_token = await tokens.ensure_admin(self.data_dir)
         sessions = self._make_sessions(journal, projects)
         services = self._make_services(sessions, tokens, projects)
-        mcp_sessions = McpSessions(sessions, self._store)
+        mcp_sessions = McpSessions(sessions, self._store, services.changes)
         plain = LaterRoute(partial(_load_plain_routes, services))
         door = self._make_door(services, mcp_sessions, Positions(self._store.instance_id, journal), plain)
         server = HttpServer(door, self._listener)
+        sessions.watchers.add(lambda session: services.changes.announce("resources"))
         async with trio.open_nursery() as work:
             await work.start(sessions.run)
             work.start_soon(server.serve)
@@ -114,8 +113,8 @@ class Daemon:
             with trio.move_on_after(self._config.server.shutdown_grace_seconds):
                 door.is_stopping = True
                 await sessions.end_all("shutdown")
-                for stream in [*self._standing, *mcp_sessions.standing()]:
-                    stream.finish()
+                for standing in [*services.standing, *mcp_sessions.standing()]:
+                    standing.finish()
                 await server.stop()
             work.cancel_scope.cancel()
         log.info("stopped")
@@ -168,7 +167,7 @@ class Daemon:
                 "/ready": readiness(lambda: self._store.healthy and not self._stop.is_set()),
             },
             mcp=McpEndpoint(services, mcp_sessions, positions),
-            direct=[EventRoutes(services, positions, self._standing), AnswerRoutes(services)],
+            direct=[EventRoutes(services, positions), AnswerRoutes(services)],
             plain=plain,
         )
 

@@ -1,7 +1,7 @@
 """Every error that someone outside can see, and how it is written for each door (WIRE section 7).
 
 A class carries its JSON-RPC code, its kind and its HTTP status; a raise carries the sentence, and the field that it
-concerns.
+concerns, and what else a protocol wants to be told (`extra`).
 The translations at the end are the only ones there are.
 """
 
@@ -28,6 +28,7 @@ class OublietteError(Exception):
         self.message = message
         self.field = field
         self.retry_safe = retry_safe
+        self.extra: dict[str, Any] = {}
 
 
 class InternalError(OublietteError):
@@ -100,6 +101,38 @@ class LimitExceeded(OublietteError):
     code, kind, http_status = -32006, "limit_exceeded", 429
 
 
+class ResourceNotFound(NotFound):
+    """An unknown URI. Its code is that of MCP's revisions up to 2025-11-25; the later ones say -32602."""
+
+    code = -32002
+
+
+class HeaderMismatch(InvalidRequest):
+    """MCP 2026-07-28: a header that says something else than the body, or is missing."""
+
+    code = -32020
+
+
+class MissingClientCapability(InvalidRequest):
+    """MCP 2026-07-28: what the client would have to be able to do; `capability` is a key of its capabilities."""
+
+    code = -32021
+
+    def __init__(self, capability: str) -> None:
+        super().__init__(f"this needs a client with the capability {capability!r}")
+        self.extra = {"requiredCapabilities": {capability: {}}}
+
+
+class UnsupportedProtocolVersion(InvalidRequest):
+    """A revision of MCP that is not spoken here; the error names those that are."""
+
+    code = -32022
+
+    def __init__(self, requested: str, supported: list[str]) -> None:
+        super().__init__(f"MCP {requested!r} is not spoken here; these are: {', '.join(supported)}")
+        self.extra = {"supported": supported, "requested": requested}
+
+
 class Conflict(OublietteError):
     code, kind, http_status = -32007, "conflict", 409
 
@@ -119,8 +152,8 @@ class RequestCancelled(OublietteError):
 
 
 def details(error: OublietteError) -> dict[str, Any]:
-    """Returns `kind`, and `field` and `retry_safe` where there are any."""
-    found: dict[str, Any] = {"kind": error.kind}
+    """Returns `kind`, and `field`, `retry_safe` and what else the kind of error has to tell."""
+    found: dict[str, Any] = {"kind": error.kind, **error.extra}
     if error.field is not None:
         found["field"] = error.field
     if error.retry_safe is not None:

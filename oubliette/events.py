@@ -11,6 +11,7 @@ however slow they are, events are kept once, in the ring, and a reader that fall
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -98,6 +99,8 @@ class EventLog:
         self._ring: deque[Entry] = deque()
         self._bytes = 0
         self._feeds: list[Feed] = []
+        # Told of every change; unlike a feed, none of them is a reader of events.
+        self.watchers: dict[object, Callable[[], None]] = {}
 
     @property
     def first_index(self) -> int:
@@ -121,16 +124,20 @@ class EventLog:
         self._bytes += len(entry.data)
         self._evict()
         self.last_used = trio.current_time()
-        for feed in self._feeds:
-            feed.notify(self)
+        self._notify()
         return entry
 
     def close(self) -> None:
         """Says that the last event was appended: those who follow can leave, and the last one clears the ring."""
         self.closed = True
+        self._notify()
+        self._clear_if_done()
+
+    def _notify(self) -> None:
         for feed in self._feeds:
             feed.notify(self)
-        self._clear_if_done()
+        for watcher in self.watchers.values():
+            watcher()
 
     def after(self, index: int, limit: int) -> list[Entry]:
         """Returns up to `limit` events after `index`. Raises `FellBehindError` where the ring begins later."""

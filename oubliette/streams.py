@@ -110,6 +110,7 @@ class Stream:
         self._histories: deque[History] = deque()
         self._delivered: dict[str, int] = {}
         self._stays_open = False
+        self._ends_when_read = False
         self.has_ended = False
 
     def __enter__(self) -> Self:
@@ -182,6 +183,11 @@ class Stream:
         self._stays_open = False
         self._feed.wake()
 
+    def end_when_read(self) -> None:
+        """Makes the stream end behind what has happened up to now."""
+        self._ends_when_read = True
+        self._feed.wake()
+
     def mute(self) -> list[tuple[Followed, int]]:
         """Stops delivering and counting. Returns the sessions and the index up to which each was read."""
         muted = [(session, self._read_until(session)) for session in self._sessions.values()]
@@ -206,7 +212,7 @@ class Stream:
                     return given
                 continue
             self._leave_ended()
-            if not self._sessions and not self._stays_open:
+            if self._ends_when_read or (not self._sessions and not self._stays_open):
                 break
             await self._feed.wait()
         return []

@@ -7,12 +7,11 @@ end, and nothing may come between.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Final
 
 from oubliette.errors import InvalidParams, MethodNotAllowed, NotAcceptable
 from oubliette.events import Entry
+from oubliette.following import Following
 from oubliette.http.positions import Positions
 from oubliette.http.request import Request
 from oubliette.http.stream import Frame, write_events
@@ -25,12 +24,11 @@ _OF_ALL: Final = "/events"
 
 
 class EventRoutes:
-    """Serves the streams. `standing` holds those that stay open until somebody finishes them."""
+    """Serves the streams."""
 
-    def __init__(self, services: Services, positions: Positions, standing: set[Stream]) -> None:
+    def __init__(self, services: Services, positions: Positions) -> None:
         self._services = services
         self._positions = positions
-        self._standing = standing
 
     def serves(self, request: Request) -> bool:
         """Whether a request asks for a stream: a page of a session's events is JSON."""
@@ -58,61 +56,28 @@ class EventRoutes:
         call = self._call(request)
         session = await call.session(session_id)
         resume_at = _resume_index(request)
-        with self._stream(call) as stream:
+        with self._stream(call) as stream, self._following(call, stream) as following:
             stream.cover(session, resume_at)
-            with self._children_of(session, stream, request):
-                await write_events(request, stream, _frame_of(session))
+            if request.query().get("children") == "true":
+                following.descendants(session)
+            await write_events(request, stream, _frame_of(session))
 
     async def _stream_all(self, request: Request) -> None:
         call = self._call(request)
-        owner = call.principal.token_id
-        sessions = self._services.sessions
         resume_at = self._positions.seq_of(request.header(b"last-event-id"))
-        # Read before the stream watches, and nothing awaited in between: a session that starts meanwhile is in one of
-        # the two, never in both.
-        owned = sessions.owned(owner) if resume_at is None else await sessions.owned_since(owner, resume_at)
+        with self._stream(call).stay_open() as stream, self._following(call, stream) as following:
+            self._services.standing.add(stream)
+            try:
+                if resume_at is None:
+                    following.everything()
+                else:
+                    await following.resume_everything(resume_at)
+                await write_events(request, stream, self._frame)
+            finally:
+                self._services.standing.discard(stream)
 
-        def started(session: Session) -> None:
-            if session.owner == owner:
-                stream.cover(session, 0)
-
-        with self._stream(call).stay_open() as stream, self._watching(stream, started):
-            if resume_at is None:
-                for session in owned:
-                    stream.cover(session)
-            else:
-                await stream.resume(resume_at, [(session, 0) for session in owned], sessions.journal.last_seq)
-            await write_events(request, stream, self._frame)
-
-    @contextmanager
-    def _children_of(self, root: Session, stream: Stream, request: Request) -> Iterator[None]:
-        """Covers every descendant of `root` too, those there are and those to come, where `?children=true` asks."""
-        if request.query().get("children") != "true":
-            yield
-            return
-        family = {root.id}
-
-        def started(session: Session, after: int | None = 0) -> None:
-            if session.parent_id in family:
-                family.add(session.id)
-                stream.cover(session, after)
-
-        for session in list(self._services.sessions.live):
-            started(session, None)
-        with self._watching(stream, started):
-            yield
-
-    @contextmanager
-    def _watching(self, stream: Stream, started: Callable[[Session], None]) -> Iterator[None]:
-        """Tells `started` of every session that starts meanwhile."""
-        watchers = self._services.sessions.watchers
-        watchers.add(started)
-        self._standing.add(stream)
-        try:
-            yield
-        finally:
-            watchers.discard(started)
-            self._standing.discard(stream)
+    def _following(self, call: Call, stream: Stream) -> Following:
+        return Following(stream, self._services.sessions, call.principal.token_id)
 
     def _frame(self, entry: Entry) -> bytes:
         return _framed(entry, self._positions.id_of(entry).encode() if entry.index else b"")

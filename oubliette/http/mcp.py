@@ -1,34 +1,38 @@
-"""`/mcp`: MCP streamable HTTP, revisions 2025-03-26 to 2025-11-25 (WIRE section 4.1), as a plain ASGI callable."""
+"""`/mcp`: MCP streamable HTTP (WIRE section 4.1), as a plain ASGI callable.
+
+Revisions 2025-03-26 to 2025-11-25, with their sessions and their GET stream, are served here; a request of a later
+one says so itself and is handed on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final
 
-import msgspec
 import trio
-from msgspec import Raw
 
-import oubliette
 from oubliette import errors
 from oubliette.errors import (
-    InvalidParams,
     InvalidRequest,
     MethodNotAllowed,
-    MethodNotFound,
     NotAcceptable,
-    NotFound,
     OublietteError,
     ParseError,
     RequestCancelled,
+    UnsupportedProtocolVersion,
 )
 from oubliette.events import Entry
-from oubliette.http.mcp_session import McpSession, McpSessions
+from oubliette.http.mcp_answer import PostAnswer, hold, respond
+from oubliette.http.mcp_stateless import StatelessEndpoint
 from oubliette.http.positions import Positions
-from oubliette.http.request import JSON, Header, Request
-from oubliette.http.stream import HEADERS, KEEP_ALIVE_SECONDS, TAKEN_OVER, write_events
-from oubliette.log import get as get_logger
-from oubliette.protocol import mcp
+from oubliette.http.request import Header, Request
+from oubliette.http.stream import TAKEN_OVER, write_events
+from oubliette.mcp import held, methods, subscriptions
+from oubliette.mcp.envelope import SUPPORTED, is_stateless, meta_of, params_of
+from oubliette.mcp.exchange import Exchange
+from oubliette.mcp.methods import INSTRUCTIONS, SERVER, Answer
+from oubliette.mcp.session import McpSession, McpSessions
+from oubliette.protocol import mcp, mcp_headers, mcp_results
 from oubliette.protocol.events import as_notification
 from oubliette.protocol.jsonrpc import (
     MalformedError,
@@ -39,26 +43,11 @@ from oubliette.protocol.jsonrpc import (
     encode_result,
     split_batch,
 )
-from oubliette.protocol.revisions import WITHOUT_HEADER, negotiate, spoken
-from oubliette.protocol.sse import KEEP_ALIVE, encode
-from oubliette.toolbox import box
-from oubliette.toolbox.call import Call, Services
-from oubliette.toolbox.declare import AnyTool
+from oubliette.protocol.revisions import BY_NAME, WITHOUT_HEADER, negotiate
+from oubliette.streams import Stream
+from oubliette.toolbox.call import Services
 
 SESSION_HEADER: Final = b"mcp-session-id"
-VERSION_HEADER: Final = b"mcp-protocol-version"
-# An answer that is longer in coming than this, in seconds, gets a stream with comments, lest the peer gives up.
-HOLD_QUIETLY: Final = 1.0
-INSTRUCTIONS: Final = (
-    "Start an agent with session_message. Tools of yours that the agent may call go into its context "
-    "(caller_id, caller_tools); requests arrive as caller_tool_request events on the GET stream and are answered "
-    "with caller_tool_response."
-)
-
-ParamsT = TypeVar("ParamsT", bound=msgspec.Struct)
-Method = Callable[[McpSession, Message], Awaitable[bytes]]
-
-log = get_logger(__name__)
 
 
 class McpEndpoint:
@@ -68,13 +57,8 @@ class McpEndpoint:
         self._services = services
         self._mcp_sessions = mcp_sessions
         self._positions = positions
+        self._stateless = StatelessEndpoint(services)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
-        self._methods: dict[str, Method] = {
-            "ping": self._ping,
-            "logging/setLevel": self._set_level,
-            "tools/list": self._list_tools,
-            "tools/call": self._call_tool,
-        }
 
     async def __call__(self, request: Request) -> None:
         """Answers one request, which the door has let in."""
@@ -93,11 +77,13 @@ class McpEndpoint:
             message = decode(request.body)
         except MalformedError as error:
             return await _malformed(request, error)
+        if is_stateless(message, request.headers):
+            return await self._stateless(request, message)
         if message.method == "initialize":
             return await self._initialize(request, message)
         session = self._session(request)
         if message.is_response or not message.raw_id:
-            self._notified(session, message)
+            _notified(session, message)
             return await request.respond(202)
         if not request.accepts("application/json") and not request.accepts("text/event-stream"):
             raise NotAcceptable("Accept must allow application/json or text/event-stream")
@@ -109,10 +95,15 @@ class McpEndpoint:
         if not session.revision.batches:
             raise InvalidRequest(f"revision {session.revision.name} has no batches: send one message a request")
         messages = [decode(item) for item in split_batch(request.body)]
-        answers = [await self._answer_one(session, message) for message in messages if message.method and message.id]
+        silent = PostAnswer(request)
+        answers = [
+            (await self._answer_one(session, message, silent)).text
+            for message in messages
+            if message.method and message.id
+        ]
         for message in messages:
             if message.is_response or not message.raw_id:
-                self._notified(session, message)
+                _notified(session, message)
         if not answers:
             return await request.respond(202)
         await request.respond(200, b"[%b]" % b",".join(answers))
@@ -123,7 +114,13 @@ class McpEndpoint:
         session = self._session(request)
         resume_at = self._positions.seq_of(request.header(b"last-event-id"))
         async with session.open_stream(resume_at, self._services.sessions.journal.last_seq) as stream:
+            await self._write_stream(request, session, stream)
+
+    async def _write_stream(self, request: Request, session: McpSession, stream: Stream) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(subscriptions.tell, session.watch, PostAnswer(request))
             await write_events(request, stream, self._frame, lambda: b"" if session.stream is stream else TAKEN_OVER)
+            nursery.cancel_scope.cancel(reason="the stream has ended")
 
     async def _delete(self, request: Request) -> None:
         self._mcp_sessions.close(self._session(request))
@@ -138,13 +135,13 @@ class McpEndpoint:
 
     async def _initialize(self, request: Request, message: Message) -> None:
         try:
-            asked = _params(mcp.InitializeParams, message).protocol_version
+            asked = params_of(mcp.InitializeParams, message).protocol_version
         except OublietteError as error:
-            return await _respond(request, 200, encode_error(message.id, errors.as_jsonrpc(error)))
+            return await respond(request, Answer(encode_error(message.id, errors.as_jsonrpc(error))))
         session = self._mcp_sessions.open(request.known_principal, negotiate(asked, "http"))
-        result = mcp.initialize_result(session.revision, oubliette.__version__, INSTRUCTIONS)
-        header = (SESSION_HEADER, session.id.encode())
-        await _respond(request, 200, encode_result(message.id, result), header)
+        result = mcp_results.initialize_result(session.revision, SERVER, INSTRUCTIONS)
+        header: Header = (SESSION_HEADER, session.id.encode())
+        await respond(request, Answer(encode_result(message.id, result)), header)
 
     def _session(self, request: Request) -> McpSession:
         _check_version(request)
@@ -156,127 +153,57 @@ class McpEndpoint:
     # Messages
 
     async def _answer(self, request: Request, session: McpSession, message: Message) -> None:
-        if self._may_hold(message) and request.accepts("text/event-stream"):
-            return await self._answer_held(request, session, message)
-        await _respond(request, 200, await self._answer_one(session, message))
+        if methods.holds(message) and request.accepts("text/event-stream"):
+            return await hold(request, partial(self._answer_held, session, message))
+        await respond(request, await self._answer_one(session, message, PostAnswer(request)))
 
-    def _may_hold(self, message: Message) -> bool:
-        if message.method != "tools/call":
-            return False
-        try:
-            name = _params(mcp.CallToolParams, message).name
-        except OublietteError:
-            return False
-        return name in box.TOOLS and box.TOOLS[name].holds
-
-    async def _answer_held(self, request: Request, session: McpSession, message: Message) -> None:
-        """Answers when there is an answer, with comments meanwhile. A peer that goes away ends the waiting alone."""
-        answers: list[bytes] = []
-        async with trio.open_nursery() as nursery:
-
-            async def work() -> None:
-                answers.append(await self._answer_one(session, message))
-                nursery.cancel_scope.cancel(reason="the answer is there")
-
-            async def leave() -> None:
-                await request.disconnected()
-                nursery.cancel_scope.cancel(reason="the peer has gone")
-
-            nursery.start_soon(work)
-            nursery.start_soon(leave)
-            nursery.start_soon(_comment, request)
-        for answer in answers:
-            if not request.status:
-                return await _respond(request, 200, answer)
-            await request.write(encode(answer.decode(), type="message"), more=False)
-
-    async def _answer_one(self, session: McpSession, message: Message) -> bytes:
-        method = self._methods.get(message.method)
-        try:
-            if method is None:
-                raise MethodNotFound(f"unknown method {message.method!r}")
-            return encode_result(message.id, await method(session, message))
-        except OublietteError as error:
-            return encode_error(message.id, errors.as_jsonrpc(error))
-
-    def _notified(self, session: McpSession, message: Message) -> None:
-        if message.method == "notifications/cancelled":
+    async def _answer_held(self, session: McpSession, message: Message, channel: PostAnswer) -> Answer:
+        """An answer that `notifications/cancelled` may end."""
+        exchange = self._exchange(session, message, channel)
+        exchange.level = session.level
+        exchange.progress_token = meta_of(message).progress_token
+        with trio.CancelScope() as scope:
+            session.waiting[message.id] = scope
             try:
-                id = Message(raw_id=_params(mcp.CancelledParams, message).request_id).id
-            except OublietteError:
-                return
-            if id in session.waiting:
-                session.waiting[id].cancel(reason="the client cancelled the request")
+                return await held.answer(exchange, message)
+            finally:
+                session.waiting.pop(message.id, None)
+        return methods.refuse(message.id, RequestCancelled("the client cancelled the request"), session.revision)
 
-    async def _ping(self, session: McpSession, message: Message) -> bytes:
-        return b"{}"
+    async def _answer_one(self, session: McpSession, message: Message, channel: PostAnswer) -> Answer:
+        return await methods.answer(self._exchange(session, message, channel), message)
 
-    async def _set_level(self, session: McpSession, message: Message) -> bytes:
-        session.set_level(_params(mcp.SetLevelParams, message).level)
-        return b"{}"
+    def _exchange(self, session: McpSession, message: Message, channel: PostAnswer) -> Exchange:
+        return Exchange(
+            id=message.id,
+            principal=session.principal,
+            revision=session.revision,
+            services=self._services,
+            channel=channel,
+            session=session,
+        )
 
-    async def _list_tools(self, session: McpSession, message: Message) -> bytes:
-        entries = [declared.entry for declared in box.offered(session.principal.scope)]
-        return mcp.list_tools_result(entries, session.revision)
 
-    async def _call_tool(self, session: McpSession, message: Message) -> bytes:
-        params = _params(mcp.CallToolParams, message)
+def _notified(session: McpSession, message: Message) -> None:
+    if message.method == "notifications/cancelled":
         try:
-            declared = box.find(params.name)
-        except NotFound as error:
-            raise InvalidParams(error.message, field="name") from None
-        arguments = mcp.EMPTY_OBJECT if bytes(params.arguments) == b"null" else params.arguments
-        call = Call(principal=session.principal, services=self._services, on_named=session.cover)
-        try:
-            result = await _run(session, message.id, call, declared, arguments)
-        except OublietteError as error:
-            log.debug("a tool failed", tool=declared.name, kind=error.kind, reason=error.message)
-            return errors.as_tool_result(error)
-        return mcp.call_tool_result(result, session.revision)
-
-
-async def _comment(request: Request) -> None:
-    """Opens a stream in place of an answer that is long in coming, and keeps it alive."""
-    await trio.sleep(HOLD_QUIETLY)
-    await request.start(200, HEADERS)
-    while True:
-        await request.write(KEEP_ALIVE)
-        await trio.sleep(KEEP_ALIVE_SECONDS)
-
-
-async def _run(session: McpSession, id: bytes, call: Call, declared: AnyTool, arguments: Raw) -> bytes:
-    if not declared.holds:
-        return await box.run(call, declared, arguments)
-    with trio.CancelScope() as scope:
-        session.waiting[id] = scope
-        try:
-            return await box.run(call, declared, arguments)
-        finally:
-            session.waiting.pop(id, None)
-    raise RequestCancelled("the client cancelled the request")
-
-
-def _params(kind: type[ParamsT], message: Message) -> ParamsT:
-    try:
-        return msgspec.json.decode(message.params or b"{}", type=kind)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"params of {message.method!r}: {error}", field="params") from None
+            id = Message(raw_id=params_of(mcp.CancelledParams, message).request_id).id
+        except OublietteError:
+            return
+        if id in session.waiting:
+            session.waiting[id].cancel(reason="the client cancelled the request")
 
 
 def _check_version(request: Request) -> None:
     """MCP 2025-06-18, transports: an unsupported `MCP-Protocol-Version` is answered with 400."""
-    version = request.header(VERSION_HEADER) or WITHOUT_HEADER.name
-    names = [revision.name for revision in spoken("http") if not revision.stateless]
-    if version not in names:
-        raise InvalidRequest(f"MCP-Protocol-Version {version!r} is not spoken here; these are: {', '.join(names)}")
+    version = request.header(mcp_headers.VERSION) or WITHOUT_HEADER.name
+    revision = BY_NAME.get(version)
+    if revision is None or not revision.http:
+        raise UnsupportedProtocolVersion(version, SUPPORTED)
+    if revision.stateless:
+        raise InvalidRequest(f"MCP {version} has neither sessions nor a GET stream; POST is all there is")
 
 
 async def _malformed(request: Request, error: MalformedError) -> None:
     kind = ParseError if error.code == ParseError.code else InvalidRequest
-    await _respond(request, 400, encode_error(error.id, errors.as_jsonrpc(kind(str(error)))))
-
-
-async def _respond(request: Request, status: int, body: bytes, *headers: Header) -> None:
-    length = (b"content-length", b"%d" % len(body))
-    await request.start(status, [JSON, length, *headers])
-    await request.write(body, more=False)
+    await respond(request, Answer(encode_error(error.id, errors.as_jsonrpc(kind(str(error)))), 400))

@@ -1,17 +1,39 @@
-"""The MCP messages that a server of the revisions up to 2025-11-25 reads and writes."""
+"""What MCP clients send, in the revisions from 2025-03-26 to 2026-07-28: the params of each method."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Raw, Struct
-
-from oubliette.protocol.revisions import Revision
+from msgspec import UNSET, Raw, Struct, UnsetType
 
 EMPTY_OBJECT: Final = Raw(b"{}")
 LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
 Level = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+
+META_PREFIX: Final = "io.modelcontextprotocol/"
+PROTOCOL_VERSION: Final = f"{META_PREFIX}protocolVersion"
+CLIENT_CAPABILITIES: Final = f"{META_PREFIX}clientCapabilities"
+LOG_LEVEL: Final = f"{META_PREFIX}logLevel"
+SUBSCRIPTION_ID: Final = f"{META_PREFIX}subscriptionId"
+SERVER_INFO: Final = f"{META_PREFIX}serverInfo"
+
+
+class RequestMeta(Struct, frozen=True):
+    """`params._meta` of any request. What a 2026-07-28 request must say of itself is typed by whoever checks it."""
+
+    protocol_version: Any = msgspec.field(name=PROTOCOL_VERSION, default=UNSET)
+    client_capabilities: Any = msgspec.field(name=CLIENT_CAPABILITIES, default=UNSET)
+    log_level: Level | None = msgspec.field(name=LOG_LEVEL, default=None)
+    progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+
+
+class AnyParams(Struct, frozen=True):
+    """Of any request: its `_meta`, and what a 2026-07-28 request repeats in the header `Mcp-Name`."""
+
+    meta: RequestMeta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+    name: Any = UNSET
+    uri: Any = UNSET
 
 
 class InitializeParams(Struct, frozen=True):
@@ -39,35 +61,65 @@ class CancelledParams(Struct, frozen=True):
     request_id: Raw = msgspec.field(name="requestId")
 
 
+class PageParams(Struct, frozen=True):
+    """Every `…/list`."""
+
+    cursor: str | None = None
+
+
+class GetPromptParams(Struct, frozen=True):
+    """`prompts/get`."""
+
+    name: str
+    arguments: dict[str, str] = {}
+
+
+class ResourceParams(Struct, frozen=True):
+    """`resources/read`, `resources/subscribe` and `resources/unsubscribe`."""
+
+    uri: str
+
+
+class PromptReference(Struct, frozen=True, tag_field="type", tag="ref/prompt"):
+    name: str
+
+
+class TemplateReference(Struct, frozen=True, tag_field="type", tag="ref/resource"):
+    uri: str
+
+
+class CompletedArgument(Struct, frozen=True):
+    name: str
+    value: str
+
+
+class CompleteParams(Struct, frozen=True):
+    """`completion/complete`."""
+
+    ref: PromptReference | TemplateReference
+    argument: CompletedArgument
+
+
+class SubscriptionFilter(Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """What a `subscriptions/listen` asks for, and what its acknowledgement grants."""
+
+    tools_list_changed: bool = False
+    prompts_list_changed: bool = False
+    resources_list_changed: bool = False
+    resource_subscriptions: list[str] = []
+
+
+class ListenParams(Struct, frozen=True):
+    """`subscriptions/listen`."""
+
+    notifications: SubscriptionFilter
+
+
 def delivers_events(level: Level) -> bool:
     """Whether log messages of level `info` pass at `level` (RFC 5424's order)."""
-    return LEVELS.index(level) <= LEVELS.index("info")
+    return passes("info", level)
 
 
-def initialize_result(revision: Revision, version: str, instructions: str) -> bytes:
-    """Returns the result of `initialize` for a server of that `version`."""
-    return msgspec.json.encode(
-        {
-            "protocolVersion": revision.name,
-            "capabilities": {"logging": {}, "tools": {"listChanged": False}},
-            "serverInfo": {"name": "oubliette", "version": version},
-            "instructions": instructions,
-        }
-    )
-
-
-def list_tools_result(entries: list[dict[str, Any]], revision: Revision) -> bytes:
-    """Returns the result of `tools/list`, without what the revision does not know."""
-    unknown = set() if revision.structured_content else {"outputSchema", "title"}
-    unknown |= set() if revision.annotations else {"annotations"}
-    return msgspec.json.encode(
-        {"tools": [{key: value for key, value in entry.items() if key not in unknown} for entry in entries]}
-    )
-
-
-def call_tool_result(structured: bytes, revision: Revision) -> bytes:
-    """Returns the `CallToolResult` for a JSON object: as text, and as `structuredContent` where that is known."""
-    text = msgspec.json.encode(structured.decode())
-    if not revision.structured_content:
-        return b'{"content":[{"type":"text","text":%b}]}' % text
-    return b'{"content":[{"type":"text","text":%b}],"structuredContent":%b}' % (text, structured)
+def passes(level: Level, least: Level) -> bool:
+    """Whether a log message of `level` is wanted by who asked for `least` and above."""
+    return LEVELS.index(level) >= LEVELS.index(least)

@@ -44,12 +44,16 @@ def find(name: str) -> AnyTool:
 
 
 async def run(call: Call, declared: AnyTool, arguments: msgspec.Raw | bytes) -> bytes:
-    """Runs a tool and returns its result as JSON text. Raises an `OublietteError`.
+    """Runs a tool on JSON arguments and returns its result as JSON text. Raises an `OublietteError`."""
+    check(call, declared)
+    return msgspec.json.encode(await declared.run(call, declared.decode(arguments)))
+
+
+def check(call: Call, declared: AnyTool) -> None:
+    """Raises `Forbidden` where the asker's scope may not call a tool.
 
     Things outside the asker's scope are `not_found` before they are `forbidden`: the handler looks them up through
     `call`, so what a scope may never do is refused first and tells nothing of what exists.
     """
-    scope = call.principal.scope
-    if not scope.allows(declared.access, declared.target):
+    if not call.principal.scope.allows(declared.access, declared.target):
         raise Forbidden(f"the scope of this token does not allow {declared.name} ({declared.access} access)")
-    return msgspec.json.encode(await declared.run(call, declared.decode(arguments)))

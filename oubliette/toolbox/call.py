@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
+from oubliette.changes import Changes
 from oubliette.declarations import DeclarationLimits
-from oubliette.errors import Forbidden, NotFound
+from oubliette.errors import Forbidden, MissingClientCapability, NotFound
 from oubliette.projects import Projects
+from oubliette.protocol.mcp import Level
 from oubliette.records import ProjectRecord
 from oubliette.session import Session
 from oubliette.sessions import Sessions
@@ -16,8 +20,19 @@ from oubliette.streams import EventRecords
 from oubliette.tokens import Principal, Tokens
 
 
+class Standing(Protocol):
+    """Something that would stay open for as long as its reader does."""
+
+    def finish(self) -> None:
+        """Ends it in good order: the daemon stops."""
+        ...
+
+
 class Services(Struct, frozen=True, kw_only=True):
-    """The parts of the daemon that tools work on; `poll_grace` in seconds (WIRE section 3, "Polling counts")."""
+    """The parts of the daemon that tools work on; `poll_grace` in seconds (WIRE section 3, "Polling counts").
+
+    `standing` is what the daemon finishes when it stops.
+    """
 
     sessions: Sessions
     tokens: Tokens
@@ -26,6 +41,42 @@ class Services(Struct, frozen=True, kw_only=True):
     poll_grace: float
     declarations: DeclarationLimits
     default_agent: str
+    changes: Changes = msgspec.field(default_factory=Changes)
+    standing: set[Standing] = msgspec.field(default_factory=set)
+
+
+class Reports(Protocol):
+    """The way back for what a tool has to say while it runs."""
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Says how far it is; `done` grows with each report."""
+        ...
+
+    async def log(self, level: Level, data: Any) -> None:
+        """Says something that is of use to the asker's log; `data` is JSON."""
+        ...
+
+
+class Follower(Protocol):
+    """The response stream of a request that delivers events (WIRE section 4.1)."""
+
+    def family(self, root: Session, after: int | None) -> None:
+        """Delivers a session's events after index `after`, or from now on, and its descendants'."""
+        ...
+
+    async def everything(self) -> None:
+        """Delivers the events of every session of the principal; returns when the daemon stops."""
+        ...
+
+
+class Unheard:
+    """`Reports` of a door that has no way back."""
+
+    async def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Drops it."""
+
+    async def log(self, level: Level, data: Any) -> None:
+        """Drops it."""
 
 
 def _ignore(session: Session, after: int | None) -> None:
@@ -36,12 +87,16 @@ class Call(Struct, frozen=True, kw_only=True):
     """One call of a tool.
 
     `on_named` is told of a session of the principal's own that the call started, messaged or named, and of the event
-    index after which it did (None: from now on).
+    index after which it did (None: from now on). `follower` is there where the answer can carry events, `capabilities`
+    is what the asker's MCP client can do.
     """
 
     principal: Principal
     services: Services
     on_named: Callable[[Session, int | None], None] = _ignore
+    follower: Follower | None = None
+    reports: Reports = Unheard()
+    capabilities: Collection[str] = ()
 
     async def session(self, session_id: str) -> Session:
         """Returns a session that the asker's scope covers. Raises `NotFound`: what lies outside does not exist."""
@@ -61,6 +116,16 @@ class Call(Struct, frozen=True, kw_only=True):
         """Notes that the call named a session, where it is the asker's own."""
         if session.owner == self.principal.token_id:
             self.on_named(session, after)
+
+    def follow(self, session: Session, after: int | None = None) -> None:
+        """Delivers a session's events with the answer, where the answer can carry them."""
+        if self.follower is not None:
+            self.follower.family(session, after)
+
+    def need(self, capability: str) -> None:
+        """Raises `MissingClientCapability` where the asker's client has not declared it."""
+        if capability not in self.capabilities:
+            raise MissingClientCapability(capability)
 
     def project(self, project_id: str | None) -> ProjectRecord:
         """Returns a project that the asker's scope covers, the scope's default without an id. Raises `NotFound`."""

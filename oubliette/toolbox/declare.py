@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from oubliette.errors import InvalidParams
+from oubliette.protocol.mcp_results import ToolContent
 from oubliette.protocol.names import mcp_name
 from oubliette.scopes import Access, Target
 from oubliette.toolbox.call import Call
@@ -31,7 +32,9 @@ _PATH: Final = re.compile(r"`\$\.?([^`]*)`")
 
 
 class Tool(Generic[ArgumentsT, ResultT]):
-    """A tool of the daemon. `name` is its MCP name, `holds` whether its answer may be long in coming."""
+    """A tool of the daemon. `name` is its MCP name, `holds` whether its answer may be long in coming or is preceded by
+    reports. One that is not `is_structured` makes its `CallToolResult` itself.
+    """
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class Tool(Generic[ArgumentsT, ResultT]):
         self.run = handler
         self.description = inspect.cleandoc(handler.__doc__ or "")
         self.arguments: type[ArgumentsT] = hints["arguments"]
+        self.is_structured = hints["return"] is not ToolContent
         self.entry = self._entry(hints["return"], destructive)
         self._decoder: msgspec.json.Decoder[ArgumentsT] = msgspec.json.Decoder(self.arguments)
 
@@ -66,11 +70,12 @@ class Tool(Generic[ArgumentsT, ResultT]):
 
     def _entry(self, result: type[ResultT], destructive: bool) -> dict[str, Any]:
         read_only = self.access == "read"
+        output = {"outputSchema": _schema(result)} if self.is_structured else {}
         return {
             "name": self.name,
             "description": self.description,
             "inputSchema": _schema(self.arguments),
-            "outputSchema": _schema(result),
+            **output,
             "annotations": {"readOnlyHint": read_only, "destructiveHint": destructive, "openWorldHint": False},
         }
 
@@ -88,8 +93,8 @@ def tool(
 ) -> Callable[[Handler[ArgumentsT, ResultT]], Tool[ArgumentsT, ResultT]]:
     """Declares the decorated async function as the tool `identity`, `pack.tool`.
 
-    `access` and `target` are WIRE section 6's columns. `holds`: it may wait for a turn or for events. `destructive` is
-    the MCP hint.
+    `access` and `target` are WIRE section 6's columns. `holds`: it may wait for a turn or for events, or report.
+    `destructive` is the MCP hint.
     """
 
     def declare(handler: Handler[ArgumentsT, ResultT]) -> Tool[ArgumentsT, ResultT]:

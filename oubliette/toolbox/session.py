@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import binascii
 from contextlib import suppress
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NoReturn
 
 import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from oubliette.declarations import Declaration, parse_declaration
-from oubliette.errors import Forbidden, InvalidParams
+from oubliette.errors import Forbidden, InvalidParams, ShuttingDown
 from oubliette.events import FellBehindError
 from oubliette.session import Session, TurnInLine
 from oubliette.sessions import NewSession
@@ -57,7 +57,10 @@ class EventsArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     since_index: Annotated[int, Meta(ge=0, description="Events after this index")] = 0
     limit: Limit = 100
     wait_seconds: Annotated[float, Meta(ge=0, le=30, description="Wait so long for an event where there is none")] = 0
-    follow: Annotated[bool, Meta(description="Answer when the session has ended")] = False
+    follow: Annotated[
+        bool,
+        Meta(description="Answer when the session has ended; events come meanwhile, of every session without an id"),
+    ] = False
 
 
 class SessionView(Struct, frozen=True, kw_only=True):
@@ -139,10 +142,11 @@ async def session_get(call: Call, arguments: OneSession) -> SessionView:
 async def session_events(call: Call, arguments: EventsArguments) -> EventsPage:
     """Returns a session's events after an index; may wait for one, or for the session's end."""
     if arguments.session_id is None:
-        raise InvalidParams("session_events: session_id is missing", field="session_id")
+        return await _follow_all(call, arguments)
     session = await call.session(arguments.session_id)
     call.name(session)
     if arguments.follow:
+        call.follow(session, arguments.since_index)
         await session.over.wait()
     found = await _poll(call, session, arguments)
     return EventsPage(
@@ -153,6 +157,18 @@ async def session_events(call: Call, arguments: EventsArguments) -> EventsPage:
         completed=session.status in ("idle", "completed", "ended"),
         failed=session.status in ("failed", "interrupted"),
     )
+
+
+async def _follow_all(call: Call, arguments: EventsArguments) -> NoReturn:
+    """ "or without `session_id` of all sessions of the principal": only a stream of its own can carry those."""
+    if not arguments.follow or call.follower is None:
+        raise InvalidParams(
+            "session_events: session_id is missing; only a request of MCP 2026-07-28 with follow and a logLevel of "
+            "info or lower does without",
+            field="session_id",
+        )
+    await call.follower.everything()
+    raise ShuttingDown("the daemon is stopping")
 
 
 @tool("session.end", access="write", target="project", destructive=True)
@@ -214,7 +230,13 @@ async def _start(
         declaration=declaration,
     )
     _check_wait(arguments, is_external=services.sessions.is_external(agent))
-    return await services.sessions.start(new, lambda session: call.name(session, 0))
+
+    def started(session: Session) -> None:
+        call.name(session, 0)
+        if arguments.wait:
+            call.follow(session, 0)
+
+    return await services.sessions.start(new, started)
 
 
 async def _continue(
@@ -226,6 +248,8 @@ async def _continue(
         raise Forbidden(f"session {session.id!r} belongs to another token, which alone may declare tools")
     _check_wait(arguments, is_external=session.is_external)
     call.name(session, session.log.last_index)
+    if arguments.wait:
+        call.follow(session)
     turn = await call.services.sessions.message(
         session, arguments.message, declaration=declaration, interrupt=arguments.interrupt
     )

@@ -22,7 +22,7 @@ async def test_versions_are_negotiated(api: Api, asked: str, spoken: str) -> Non
     result = await McpHttp(api, asked).initialize()
     assert result["protocolVersion"] == spoken
     assert result["serverInfo"]["name"] == "oubliette"
-    assert set(result["capabilities"]) == {"logging", "tools"}
+    assert set(result["capabilities"]) == {"logging", "tools", "prompts", "resources", "completions"}
 
 
 @pytest.mark.parametrize("revision", REVISIONS)

@@ -48,7 +48,7 @@ class Follower:
 async def following(
     domain: Domain, path: str, headers: dict[bytes, bytes] | None = None, query: bytes = b""
 ) -> AsyncIterator[Follower]:
-    routes = EventRoutes(domain.services, Positions("x", domain.sessions.journal), set())
+    routes = EventRoutes(domain.services, Positions("x", domain.sessions.journal))
     follower = Follower(path, headers or {}, query)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(routes, follower.request)

@@ -1,4 +1,4 @@
-"""MCP sessions of the earlier revisions: who they belong to, which events they get, and their one GET stream."""
+"""MCP sessions of the earlier revisions: who they belong to, which events they get, and their one standing stream."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from oubliette.changes import Changes, Watch
 from oubliette.errors import LimitExceeded, NotFound
 from oubliette.protocol.mcp import Level, delivers_events
 from oubliette.protocol.revisions import Revision
@@ -25,18 +26,19 @@ IDLE_SECONDS = 3600.0
 class McpSession:
     """One `Mcp-Session-Id`. It covers the agent sessions that it started, messaged or named, and their descendants."""
 
-    def __init__(self, principal: Principal, revision: Revision, records: EventRecords, now: float) -> None:
+    def __init__(self, principal: Principal, revision: Revision, records: EventRecords, changes: Changes) -> None:
         self.id = secrets.token_hex(16)
         self.principal = principal
         self.revision = revision
-        self.last_used = now
+        self.last_used = trio.current_time()
         self.waiting: dict[bytes, trio.CancelScope] = {}
+        self.watch = Watch(changes)
         self.stream: Stream | None = None
         self._records = records
         # The index after which each agent session is covered: "from the event that made it so".
         self._covered: dict[str, int] = {}
         self._sessions: dict[str, Session] = {}
-        self._level: Level = "info"
+        self.level: Level = "info"
         self._muted: list[tuple[Followed, int]] = []
 
     def cover(self, session: Session, after: int | None) -> None:
@@ -46,7 +48,7 @@ class McpSession:
         self._forget_ended()
         self._covered[session.id] = session.log.last_index if after is None else after
         self._sessions[session.id] = session
-        if self.stream is not None and delivers_events(self._level):
+        if self.stream is not None and delivers_events(self.level):
             self.stream.cover(session, after)
 
     def started(self, session: Session) -> None:
@@ -74,9 +76,9 @@ class McpSession:
 
     async def _fill(self, stream: Stream, before: Stream | None, resume_at: int | None, newest: int) -> None:
         try:
-            if delivers_events(self._level) and resume_at is None:
+            if delivers_events(self.level) and resume_at is None:
                 self._cover_all(stream)
-            elif delivers_events(self._level):
+            elif delivers_events(self.level):
                 covered = [(session, self._covered[session.id]) for session in self._sessions.values()]
                 await stream.resume(resume_at or 0, covered, newest)
         finally:
@@ -93,8 +95,8 @@ class McpSession:
 
     def set_level(self, level: Level) -> None:
         """Sets the log level: "a level above `info` stops the events, and that MCP session then does not count"."""
-        did, does = delivers_events(self._level), delivers_events(level)
-        self._level = level
+        did, does = delivers_events(self.level), delivers_events(level)
+        self.level = level
         if self.stream is None or did == does:
             return
         if does:
@@ -104,6 +106,7 @@ class McpSession:
 
     def close(self) -> None:
         """Ends the MCP session: its stream, and the answers that it waits for. Agent sessions go on."""
+        self.watch.close()
         if self.stream is not None:
             self.stream.end()
         for scope in self.waiting.values():
@@ -119,9 +122,10 @@ class McpSession:
 class McpSessions:
     """Every MCP session, least recently used first."""
 
-    def __init__(self, sessions: Sessions, records: EventRecords) -> None:
+    def __init__(self, sessions: Sessions, records: EventRecords, changes: Changes) -> None:
         self._sessions = sessions
         self._records = records
+        self._changes = changes
         self._open: OrderedDict[str, McpSession] = OrderedDict()
         self._count: dict[str, int] = {}
 
@@ -130,7 +134,7 @@ class McpSessions:
         self._expire(trio.current_time())
         if self._count.get(principal.token_id, 0) >= MAX_PER_PRINCIPAL and not self._drop_unused(principal):
             raise LimitExceeded(f"{MAX_PER_PRINCIPAL} MCP sessions are open already; DELETE some")
-        session = McpSession(principal, revision, self._records, trio.current_time())
+        session = McpSession(principal, revision, self._records, self._changes)
         self._open[session.id] = session
         self._count[principal.token_id] = self._count.get(principal.token_id, 0) + 1
         self._sessions.watchers.add(session.started)

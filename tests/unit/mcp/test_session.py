@@ -13,8 +13,8 @@ import trio
 from trio.testing import MockClock
 
 from oubliette.errors import LimitExceeded, NotFound
-from oubliette.http import mcp_session
-from oubliette.http.mcp_session import IDLE_SECONDS, McpSession, McpSessions
+from oubliette.mcp import session as mcp_session
+from oubliette.mcp.session import IDLE_SECONDS, McpSession, McpSessions
 from oubliette.protocol.revisions import NEWEST
 from oubliette.session import Session
 from oubliette.streams import Stream
@@ -24,7 +24,7 @@ from tests.helpers.domain import OTHER, OWNER, Domain, open_domain
 class Bench:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
-        self.all = McpSessions(domain.sessions, domain.records)
+        self.all = McpSessions(domain.sessions, domain.records, domain.services.changes)
         self.mcp = self.all.open(OWNER, NEWEST)
 
     async def start(self) -> Session:

@@ -1,0 +1,1 @@
+"""MCP as a server speaks it, whatever carries the messages: `/mcp` over HTTP and over WebSocket."""

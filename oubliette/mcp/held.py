@@ -1,0 +1,117 @@
+"""Answers that are long in coming: the events and the progress that the peer is sent meanwhile."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+from msgspec import UNSET
+
+from oubliette.errors import LimitExceeded
+from oubliette.events import FellBehindError
+from oubliette.following import Following
+from oubliette.mcp import methods
+from oubliette.mcp.exchange import Exchange
+from oubliette.mcp.methods import Answer
+from oubliette.protocol.events import as_notification
+from oubliette.protocol.jsonrpc import Message
+from oubliette.protocol.mcp import delivers_events
+from oubliette.session import Session
+from oubliette.streams import Stream
+
+# WIRE section 1 has the client send progress "at least every 10 s": what keeps an agent's timer from ending a healthy
+# call keeps a caller's too.
+PROGRESS_EVERY: Final = 10.0
+
+
+async def answer(exchange: Exchange, message: Message) -> Answer:
+    """Returns the response to a request; what belongs to it goes through its channel before that."""
+    if exchange.level is None or not exchange.revision.stateless or not delivers_events(exchange.level):
+        return await _answer(exchange, message, None)
+    with Delivery(exchange) as delivery:
+        exchange.follower = delivery
+        return await _answer(exchange, message, delivery)
+
+
+async def _answer(exchange: Exchange, message: Message, delivery: Delivery | None) -> Answer:
+    answers: list[Answer] = []
+    async with trio.open_nursery() as nursery:
+        if exchange.progress_token is not UNSET:
+            nursery.start_soon(_report_waiting, exchange)
+        if delivery is not None:
+            nursery.start_soon(delivery.run, nursery.cancel_scope)
+        answers.append(await methods.answer(exchange, message))
+        if delivery is not None:
+            await delivery.drain()
+        nursery.cancel_scope.cancel(reason="the answer is there")
+    if delivery is not None and delivery.fell_behind:
+        return methods.refuse(exchange.id, LimitExceeded(_FELL_BEHIND), exchange.revision)
+    return answers[0]
+
+
+_FELL_BEHIND: Final = "the events were not read as fast as they came; go on with session_events and since_index"
+
+
+async def _report_waiting(exchange: Exchange) -> None:
+    """Says how long the request has waited, unless its tool reports something better."""
+    begun = trio.current_time()
+    while True:
+        await trio.sleep(PROGRESS_EVERY)
+        if exchange.has_reported:
+            return
+        await exchange.send_progress(round(trio.current_time() - begun), None, "waiting")
+
+
+class Delivery:
+    """The events that a request follows, on its own response stream (WIRE section 4.1, revision 2026-07-28).
+
+    While it is open it counts as a stream of its principal; leaving it ends the following, never a session.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        services, owner = exchange.services, exchange.principal.token_id
+        self.fell_behind = False
+        self._channel = exchange.channel
+        self._standing = services.standing
+        self._stream = Stream(owner, services.events).stay_open()
+        self._following = Following(self._stream, services.sessions, owner)
+        self._over = trio.Event()
+
+    def __enter__(self) -> Self:
+        self._following.__enter__()
+        self._standing.add(self._stream)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._standing.discard(self._stream)
+        self._following.__exit__(kind, value, traceback)
+        self._stream.close()
+
+    def family(self, root: Session, after: int | None) -> None:
+        """Delivers the events of a session and its descendants."""
+        self._stream.cover(root, after)
+        self._following.descendants(root)
+
+    async def everything(self) -> None:
+        """Delivers the events of every session of the principal; returns when the daemon stops."""
+        self._following.everything()
+        await self._over.wait()
+
+    async def run(self, scope: trio.CancelScope) -> None:
+        """Writes events until `drain`; cancels `scope` where the peer does not keep up."""
+        try:
+            while batch := await self._stream.batch():
+                await self._channel.send(*[as_notification(entry.data) for entry in batch])
+        except FellBehindError:
+            self.fell_behind = True
+            scope.cancel(reason="the peer fell behind")
+        finally:
+            self._over.set()
+
+    async def drain(self) -> None:
+        """Returns when all that has happened was written."""
+        self._stream.end_when_read()
+        await self._over.wait()
