@@ -1,11 +1,16 @@
 """What the agent knows of the tools: when there is a first list to show, and when to say that it changed.
 
 WIRE section 1: "Its first `tools/list` waits until `caller_tools_config`, `pack_tools_config` and … are in, 2 s at
-most; `tools/list_changed` follows whenever the set changes."
+most; `tools/list_changed` follows whenever the set changes." Up to MCP 2025-11-25 it follows for an agent that said
+`notifications/initialized`; from 2026-07-28 on, for each subscription, whatever the agent listed meanwhile: "no state
+should be inferred from previous requests".
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import trio
@@ -22,16 +27,25 @@ COALESCE_SECONDS: Final = 0.1
 _CHANGED: Final = source.encode(messages.notification("notifications/tools/list_changed", "{}"))
 
 
+@dataclass(slots=True, eq=False)
+class _Listener:
+    """Somebody who is told by `line` that the set is not the one that they know any more."""
+
+    line: bytes
+    known: dict[str, Tool] | None = None
+    """None: nothing was listed and nothing was complete yet"""
+
+
 class Catalog:
-    """The set of tools, and what the agent was last told of it."""
+    """The set of tools, and who was last told what of it."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._tools = ToolSet()
         self._complete = trio.Event()
         self._first_list_until: float | None = None
-        self._told: dict[str, Tool] | None = None  # None: neither listed nor complete yet
-        self._initialized = False
+        self._agent = _Listener(_CHANGED)  # that of the revisions up to 2025-11-25
+        self._listeners: list[_Listener] = []
         self._news = trio.Event()
 
     def configure(self, kind: str, params: str) -> None:
@@ -40,13 +54,24 @@ class Catalog:
             note(problem)
         if self._tools.complete and not self._complete.is_set():
             self._complete.set()
-            self._told = self._told if self._told is not None else self._tools.by_name
+            self._agent.known = self._agent.known if self._agent.known is not None else self._tools.by_name
         self._news.set()
 
     def initialized(self) -> None:
         """The agent said `notifications/initialized`: from now on it may be sent notifications."""
-        self._initialized = True
+        if self._agent not in self._listeners:
+            self._listeners.append(self._agent)
         self._news.set()
+
+    @contextmanager
+    def listening(self, line: bytes) -> Iterator[None]:
+        """Has `line` sent whenever the set is another one than at first, or than when it was last sent."""
+        listener = _Listener(line, self._tools.by_name)
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     async def ready(self) -> None:
         """Waits until the set is complete, at most `FIRST_LIST_SECONDS` from the first time that anybody asked."""
@@ -60,24 +85,27 @@ class Catalog:
         return self._tools.by_name.get(name)
 
     def listing(self, revision: Revision) -> str:
-        """Returns the result of `tools/list`, which the agent is told hereby."""
-        self._told = self._tools.by_name
+        """Returns what `tools/list` shows of the tools, a JSON array, which the agent is told hereby."""
+        if not revision.stateless:
+            self._agent.known = self._tools.by_name
         return self._tools.listing(revision)
 
     async def announce(self) -> None:
-        """Sends `notifications/tools/list_changed` whenever the agent was told another set, until cancelled."""
+        """Sends `notifications/tools/list_changed` to whoever knows another set, until cancelled."""
         while True:
             await self._news.wait()
             self._news = trio.Event()
-            if self._is_stale():
+            if any(map(self._is_stale, self._listeners)):
                 await trio.sleep(COALESCE_SECONDS)
-                await self._outbox.room()
-                self._announce()
+                await self._announce()
 
-    def _announce(self) -> None:
-        if self._is_stale():
-            self._told = self._tools.by_name
-            self._outbox.put(_CHANGED)
+    async def _announce(self) -> None:
+        for listener in list(self._listeners):
+            # A line may be long, as it carries the id of its subscription: room is asked for each.
+            await self._outbox.room()
+            if listener in self._listeners and self._is_stale(listener):
+                listener.known = self._tools.by_name
+                self._outbox.put(listener.line)
 
-    def _is_stale(self) -> bool:
-        return self._initialized and self._told is not None and self._told != self._tools.by_name
+    def _is_stale(self, listener: _Listener) -> bool:
+        return listener.known is not None and listener.known != self._tools.by_name

@@ -20,7 +20,8 @@ METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 INTERNAL_ERROR: Final = -32603
 LIMIT_EXCEEDED: Final = -32006
-# WIRE section 7
+UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
+# WIRE section 7; the code of MCP 2026-07-28 is one more kind of invalid request.
 KINDS: Final = {
     PARSE_ERROR: "parse_error",
     INVALID_REQUEST: "invalid_request",
@@ -28,18 +29,22 @@ KINDS: Final = {
     INVALID_PARAMS: "invalid_params",
     INTERNAL_ERROR: "internal_error",
     LIMIT_EXCEEDED: "limit_exceeded",
+    UNSUPPORTED_PROTOCOL_VERSION: "invalid_request",
 }
 NULL: Final = "null"
 _VERSION: Final = '"2.0"'
 
 
 class RequestError(Exception):
-    """What is answered with a JSON-RPC error: its code, and the id of the request where that is known already."""
+    """What is answered with a JSON-RPC error: its code, the id of the request where that is known already, and what
+    else its `data` tells.
+    """
 
-    def __init__(self, code: int, message: str, id: str = NULL) -> None:
+    def __init__(self, code: int, message: str, id: str = NULL, **data: str | list[str]) -> None:
         super().__init__(message)
         self.code = code
         self.id = id
+        self.data = data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +57,7 @@ class Message:
 
     def fields(self) -> dict[str, str]:
         """Returns the members of the params. Raises `RequestError` where they are no object or hold a key twice."""
-        try:
-            return members(self.params if self.params != NULL else "{}")
-        except NotAnObjectError:
-            raise RequestError(INVALID_PARAMS, "params must be an object", self.id or NULL) from None
-        except DuplicateKeyError as error:
-            raise RequestError(
-                INVALID_PARAMS, f"the key {source.excerpt(str(error))} stands twice in params", self.id or NULL
-            ) from None
+        return object_untrusted(self.params if self.params != NULL else "{}", "params")
 
 
 def text_untrusted(line: bytes) -> str:
@@ -101,6 +99,20 @@ def batch_untrusted(text: str) -> list[str]:
     return source.items(text)
 
 
+def object_untrusted(value: str, name: str) -> dict[str, str]:
+    """Returns the members of what `name` says is an object; `value` is known to be JSON.
+
+    Raises `RequestError` (-32602) where it is none or holds a key twice.
+    """
+    try:
+        return members(value)
+    except NotAnObjectError:
+        raise RequestError(INVALID_PARAMS, f"{name} must be an object") from None
+    except DuplicateKeyError as error:
+        problem = f"the key {source.excerpt(str(error))} stands twice in {name}"
+        raise RequestError(INVALID_PARAMS, problem) from None
+
+
 def same_id(id: str) -> str:
     """Returns one spelling of an id: a string is the same string whatever escapes it came with."""
     return json.dumps(json.loads(id)) if id.startswith('"') else id
@@ -113,7 +125,7 @@ def result(id: str, value: str) -> str:
 
 def error(failure: RequestError, id: str | None = None) -> str:
     """Returns an error response for `failure`, to the request `id` where the failure does not say which one."""
-    body = {"code": failure.code, "message": str(failure), "data": {"kind": KINDS[failure.code]}}
+    body = {"code": failure.code, "message": str(failure), "data": {"kind": KINDS[failure.code], **failure.data}}
     return f'{{"jsonrpc":"2.0","id":{id or failure.id},"error":{json.dumps(body, ensure_ascii=False)}}}'
 
 

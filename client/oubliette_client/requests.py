@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from oubliette_client import messages, source
+from oubliette_client import era, messages, source
+from oubliette_client.era import Request
 from oubliette_client.messages import Message, RequestError
-from oubliette_client.methods import Methods, Params
+from oubliette_client.methods import Methods, Waiting
 from oubliette_client.stdio import leaf, note
 
 # The daemon's own bound on a session's pending requests (`relay.max_pending`), so that it is never ours that counts.
@@ -26,8 +27,8 @@ Reply = Callable[[str | None], None]
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class _Running:
-    request: Message
-    id: str
+    request: Request
+    characters: int
     key: str
     reply: Reply
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -41,17 +42,12 @@ class Requests:
         self._running: dict[str, _Running] = {}
         self._characters = 0
 
-    def start(self, request: Message, id: str, reply: Reply, nursery: trio.Nursery) -> None:
-        """Answers a request at once, or in a task of its own in `nursery`. Raises `RequestError` for a refused one."""
-        key = messages.same_id(id)
-        if key in self._running:
-            raise RequestError(messages.INVALID_REQUEST, f"the id {source.excerpt(id)} is still in use", id)
-        if request.method in self._methods.immediate:
-            reply(messages.result(id, self._methods.immediate[request.method](request.fields())))
-        elif request.method in self._methods.waiting:
-            self._start(_Running(request=request, id=id, key=key, reply=reply), nursery)
-        else:
-            raise RequestError(messages.METHOD_NOT_FOUND, f"there is no method {source.excerpt(request.method)}", id)
+    def start(self, message: Message, id: str, reply: Reply, nursery: trio.Nursery) -> None:
+        """Answers a request at once, a refused one too, or in a task of its own in `nursery`."""
+        try:
+            self._start(message, id, reply, nursery)
+        except RequestError as failure:
+            reply(messages.error(failure, id))
 
     def cancel(self, id: str) -> None:
         """Ends a request, which then tells the daemon and is not answered (MCP). One that has ended is left alone."""
@@ -59,34 +55,48 @@ class Requests:
         if running is not None:
             running.scope.cancel()
 
-    def _start(self, running: _Running, nursery: trio.Nursery) -> None:
-        characters = self._characters + len(running.request.params)
+    def _start(self, message: Message, id: str, reply: Reply, nursery: trio.Nursery) -> None:
+        key = messages.same_id(id)
+        if key in self._running:
+            raise RequestError(messages.INVALID_REQUEST, f"the id {source.excerpt(id)} is still in use")
+        request = era.read(message, id, self._methods.agreed)
+        handlers = self._methods.of(request.revision)
+        if message.method in handlers.immediate:
+            reply(messages.result(id, handlers.immediate[message.method](request)))
+        elif message.method in handlers.waiting:
+            running = _Running(request=request, characters=len(message.params), key=key, reply=reply)
+            self._admit(running)
+            nursery.start_soon(self._run, running, handlers.waiting[message.method])
+        else:
+            raise RequestError(messages.METHOD_NOT_FOUND, f"there is no method {source.excerpt(message.method)}")
+
+    def _admit(self, running: _Running) -> None:
+        characters = self._characters + running.characters
         if len(self._running) >= MAX_RUNNING or characters > MAX_RUNNING_CHARACTERS:
-            raise RequestError(messages.LIMIT_EXCEEDED, "too many requests at once: this one was not sent", running.id)
+            raise RequestError(messages.LIMIT_EXCEEDED, "too many requests at once: this one was not sent")
         self._characters = characters
         self._running[running.key] = running
-        nursery.start_soon(self._run, running, self._methods.waiting[running.request.method])
 
-    async def _run(self, running: _Running, handle: Callable[[Params], Awaitable[str]]) -> None:
+    async def _run(self, running: _Running, handle: Waiting) -> None:
         answer = None
         with running.scope:
-            answer = await _answer(running, handle)
-        self._characters -= len(running.request.params)
+            answer = await _answer(running.request, handle)
+        self._characters -= running.characters
         # A cancelled id is free at once, so it may be another request's by now.
         if self._running.get(running.key) is running:
             del self._running[running.key]
         running.reply(None if running.scope.cancel_called else answer)
 
 
-async def _answer(running: _Running, handle: Callable[[Params], Awaitable[str]]) -> str:
+async def _answer(request: Request, handle: Waiting) -> str:
     try:
-        return messages.result(running.id, await handle(running.request.fields()))
+        return messages.result(request.id, await handle(request))
     except RequestError as failure:
-        return messages.error(failure, running.id)
+        return messages.error(failure, request.id)
     except Exception as failure:
         # A mistake of ours in one request must not end the others (HAZARDS T31). What it said may hold arguments.
-        note(f"internal error in {running.request.method}: {type(leaf(failure)).__name__}")
-        return messages.error(RequestError(messages.INTERNAL_ERROR, "internal error"), running.id)
+        note(f"internal error in {request.method}: {type(leaf(failure)).__name__}")
+        return messages.error(RequestError(messages.INTERNAL_ERROR, "internal error"), request.id)
 
 
 class Batch:

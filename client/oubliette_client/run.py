@@ -22,6 +22,7 @@ from oubliette_client.link import Connect, Link, open_socket
 from oubliette_client.methods import Methods
 from oubliette_client.server import DRAIN_SECONDS, Server
 from oubliette_client.streams import Outbox
+from oubliette_client.subscriptions import Subscriptions
 
 # Two of the longest lines: while one is written, the next may come.
 MAX_UNREAD_BYTES: Final = 8 * 1024 * 1024
@@ -42,7 +43,13 @@ async def serve(
     outbox = Outbox(MAX_UNREAD_BYTES)
     catalog = Catalog(outbox)
     link = Link(path, catalog.configure, outbox.room, connect)
-    server = Server(Methods(catalog, link, outbox), outbox, catalog.initialized, link.leave)
+    subscriptions = Subscriptions(catalog, outbox)
+
+    def leave() -> None:
+        link.leave()
+        subscriptions.end()
+
+    server = Server(Methods(catalog, link, outbox, subscriptions), outbox, catalog.initialized, leave)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_write, outbox, stdout, nursery.cancel_scope)
         nursery.start_soon(link.run)

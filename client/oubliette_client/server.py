@@ -66,8 +66,8 @@ class Server:
             self._take(text, self._reply, nursery)
 
     def _take_batch(self, batch: list[str], nursery: trio.Nursery) -> None:
-        if not self._methods.revision.batches:
-            raise RequestError(messages.INVALID_REQUEST, f"MCP {self._methods.revision.name} has no batches")
+        if not self._methods.agreed.batches:
+            raise RequestError(messages.INVALID_REQUEST, f"MCP {self._methods.agreed.name} has no batches")
         if not 0 < len(batch) <= MAX_RUNNING:
             raise RequestError(messages.INVALID_REQUEST, f"a batch must have 1 to {MAX_RUNNING} messages")
         answers = Batch(len(batch), self._reply)

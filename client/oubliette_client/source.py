@@ -70,9 +70,14 @@ def quote(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def beginning(text: str) -> str:
+    """Returns the beginning of a peer's text for an error: enough to recognise it, never megabytes."""
+    return text[:_EXCERPT_CHARACTERS]
+
+
 def excerpt(text: str) -> str:
-    """Returns the beginning of a peer's text for the message of an error: enough to recognise it, never megabytes."""
-    return repr(text[:_EXCERPT_CHARACTERS])
+    """Returns the beginning of a peer's text for the message of an error, in quotation marks."""
+    return repr(beginning(text))
 
 
 def join(found: dict[str, str]) -> str:

@@ -65,8 +65,12 @@ class ToolSet:
         return sorted(self._problems - known)
 
     def listing(self, revision: Revision) -> str:
-        """Returns the result of `tools/list` for an agent that speaks `revision`."""
-        return '{"tools":[' + ",".join(tool.entry(revision) for tool in self.by_name.values()) + "]}"
+        """Returns the tools, a JSON array, as `tools/list` shows them to an agent that speaks `revision`."""
+        tools = list(self.by_name.values())
+        if revision.stateless:
+            # MCP 2026-07-28: "the same ordering across requests when the underlying set of tools has not changed".
+            tools.sort(key=lambda tool: tool.name)
+        return "[" + ",".join(tool.entry(revision) for tool in tools) + "]"
 
 
 def _is_known(key: str, revision: Revision) -> bool:

@@ -17,6 +17,7 @@ import pytest
 import trio
 from mcp import Client, ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from mcp.shared.subscriptions import ToolsListChanged
 from oubliette_client.link import LOST
 
 from tests.unit.client.harness import Agent, DaemonEnd, text_of
@@ -327,15 +328,38 @@ async def test_the_official_client_session_lists_and_calls(path: str) -> None:
     assert heard == [(1, 2, "half way")]
 
 
-async def test_the_official_client_finds_its_way_to_the_handshake(path: str) -> None:
-    """`Client` asks `server/discover` first, and falls back to `initialize`."""
+@pytest.mark.parametrize(("mode", "revision"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
+async def test_the_official_client_finds_its_way_in_either_era(path: str, mode: str, revision: str) -> None:
+    """`Client` asks `server/discover` first, unless it is told to begin with `initialize`."""
+    heard: list[float] = []
+
+    async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(progress)
+
     server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "--socket", path])
     with trio.fail_after(PATIENCE_SECONDS):
         async with SocketDaemon(path) as daemon, trio.open_nursery() as nursery:
             nursery.start_soon(_answer_calls, daemon)
-            async with Client(server) as client:
+            async with Client(server, mode=mode) as client:
+                assert client.protocol_version == revision
                 assert client.server_info is not None
                 assert client.server_info.name == "oubliette-client"
-                result = await client.call_tool("ant_double", {"n": 4})
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["ant_double", "ot_health"]
+                result = await client.call_tool("ant_double", {"n": 4}, progress_callback=on_progress)
                 assert result.structured_content == {"doubled": 8}
+                assert (await client.call_tool("ot_health", {})).is_error
             nursery.cancel_scope.cancel()
+    assert heard == [1]
+
+
+async def test_the_official_client_hears_of_changed_tools_on_a_subscription(path: str) -> None:
+    server = StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "--socket", path])
+    with trio.fail_after(PATIENCE_SECONDS):
+        async with SocketDaemon(path) as daemon, Client(server) as client:
+            link = await daemon.accept()
+            await link.configure("send")
+            async with client.listen(tools_list_changed=True, prompts_list_changed=True) as subscription:
+                assert subscription.honored.model_dump(exclude_none=True) == {"tools_list_changed": True}
+                await link.configure("send", "get")
+                assert await anext(subscription) == ToolsListChanged()
+                assert [tool.name for tool in (await client.list_tools()).tools] == ["ant_get", "ant_send"]

@@ -15,6 +15,13 @@ from trio.testing import memory_stream_pair
 from oubliette.protocol.lines import CLOSED, NEED_DATA, LineReader
 
 Message = dict[str, Any]
+STATELESS = "2026-07-28"
+# What every request of the stateless era says of itself in `_meta`.
+ENVELOPE: Message = {
+    "io.modelcontextprotocol/protocolVersion": STATELESS,
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
 # Beyond every wait of the client, so that it ends a test that hangs and nothing else.
 PATIENCE_SECONDS = 120
 
@@ -61,6 +68,13 @@ class Agent(Peer):
     async def call(self, id: Any, name: str, arguments: Any = None, token: Any = None) -> None:
         meta = {} if token is None else {"_meta": {"progressToken": token}}
         await self.ask(id, "tools/call", {"name": name, "arguments": arguments or {}, **meta})
+
+    async def ask_stateless(self, id: Any, method: str, params: Message | None = None, **meta: Any) -> None:
+        """Asks as an agent of the stateless era does."""
+        await self.ask(id, method, {**(params or {}), "_meta": {**ENVELOPE, **meta}})
+
+    async def call_stateless(self, id: Any, name: str, arguments: Any = None, **meta: Any) -> None:
+        await self.ask_stateless(id, "tools/call", {"name": name, "arguments": arguments or {}}, **meta)
 
     async def cancel(self, id: Any) -> None:
         params = {"requestId": id, "reason": "changed my mind"}

@@ -40,7 +40,7 @@ async def test_an_agent_that_never_initializes_is_served() -> None:
         assert list(await agent.tools()) == ["ant_send"]
 
 
-@pytest.mark.parametrize("method", ["server/discover", "resources/list", "prompts/list", "notifications/initialized"])
+@pytest.mark.parametrize("method", ["resources/list", "prompts/list", "notifications/initialized"])
 async def test_a_request_for_another_method_is_refused(method: str) -> None:
     async with client() as (agent, _):
         await agent.ask(1, method)

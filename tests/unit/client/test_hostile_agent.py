@@ -9,11 +9,12 @@ import pytest
 import trio
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from oubliette_client import messages
+from oubliette_client import era, messages, source
 from oubliette_client.requests import MAX_RUNNING
 from oubliette_client.streams import MAX_LINE_BYTES
 
-from tests.unit.client.harness import client, ready_client
+from oubliette.protocol.revisions import NEWEST
+from tests.unit.client.harness import STATELESS, client, ready_client
 
 DEEP = b"[" * 128 + b"]" * 128
 
@@ -107,6 +108,14 @@ async def test_line_ends_in_names_stay_within_their_line() -> None:
         assert (await agent.receive())["result"]["content"][0]["text"] == name
 
 
+METHODS = ["initialize", "tools/call", "tools/list", "ping", "server/discover", "subscriptions/listen"]
+META: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {},
+    optional={
+        era.PROTOCOL_VERSION: st.sampled_from([STATELESS, "2025-11-25", None, 5]),
+        era.CLIENT_CAPABILITIES: st.sampled_from([{}, None, "{"]),
+    },
+)
 # Messages with something wrong in them, and plain noise.
 ANYTHING = st.one_of(
     st.binary(max_size=80),
@@ -121,17 +130,20 @@ ANYTHING = st.one_of(
         max_leaves=8,
     ).map(lambda value: json.dumps(value).encode()),
     st.fixed_dictionaries(
-        {"id": st.integers(), "method": st.sampled_from(["initialize", "tools/call", "tools/list", "ping"])},
+        {"id": st.integers(), "method": st.sampled_from(METHODS)},
         optional={"params": st.dictionaries(st.sampled_from(["name", "arguments", "_meta"]), st.text() | st.none())},
+    ).map(lambda value: json.dumps(value).encode()),
+    st.fixed_dictionaries(
+        {"id": st.integers(), "method": st.sampled_from(METHODS), "params": st.fixed_dictionaries({"_meta": META})},
     ).map(lambda value: json.dumps(value).encode()),
 )
 
 
-def _read(data: bytes) -> list[messages.Message | None]:
+def _read(data: bytes) -> list[era.Request | None]:
     text = messages.text_untrusted(data)
     items = messages.batch_untrusted(text) if messages.is_batch(text) else [text]
     found = [messages.message_untrusted(item) for item in items]
-    return [message for message in found if message is None or message.fields() is not None]
+    return [None if message is None else era.read(message, message.id or messages.NULL, NEWEST) for message in found]
 
 
 @settings(deadline=None)
@@ -142,7 +154,11 @@ def test_bytes_of_the_agent_are_messages_or_a_request_error(data: bytes) -> None
     except messages.RequestError as failure:
         event(f"refused with {failure.code}")
         found = []
-    assert all(message is None or message.method is not None for message in found)
+    assert all(request is None or request.revision.stateless is _is_enveloped(request) for request in found)
+
+
+def _is_enveloped(request: era.Request) -> bool:
+    return STATELESS in source.fields(request.params.get("_meta")).get(era.PROTOCOL_VERSION, "")
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -97,6 +97,14 @@ async def test_nothing_is_announced_before_the_agent_is_initialized(autojump_clo
         assert await agent.receive() == CHANGED
 
 
+async def test_an_agent_that_says_twice_that_it_is_initialized_is_told_once(autojump_clock: MockClock) -> None:
+    async with ready_client("send") as (agent, link, _):
+        await agent.send({"method": "notifications/initialized"})
+        await link.configure("get")
+        assert await agent.receive() == CHANGED
+        assert await agent.is_silent(30)
+
+
 async def test_the_first_configs_are_no_change(autojump_clock: MockClock) -> None:
     async with client() as (agent, daemon):
         await agent.initialize()

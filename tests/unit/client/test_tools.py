@@ -20,7 +20,7 @@ def _take_packs(tools: ToolSet, *offered: Any) -> list[str]:
 
 
 def _entries(tools: ToolSet) -> dict[str, Any]:
-    return {tool["name"]: tool for tool in json.loads(tools.listing(NEWEST))["tools"]}
+    return {tool["name"]: tool for tool in json.loads(tools.listing(NEWEST))}
 
 
 def test_a_set_is_complete_when_both_configs_are_in() -> None:
