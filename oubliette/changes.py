@@ -37,7 +37,7 @@ class Changes:
 class Watch:
     """One reader of changes: of some lists, and of the resources that it follows. Leaving it ends it."""
 
-    def __init__(self, changes: Changes, lists: Collection[List] = LISTS) -> None:
+    def __init__(self, changes: Changes, lists: Collection[List]) -> None:
         self._changes = changes
         self._lists = lists
         self._changed: dict[List, None] = {}
@@ -56,8 +56,11 @@ class Watch:
         self.close()
 
     def follow(self, uri: str, log: EventLog) -> None:
-        """Follows a resource that is what `log` holds. Raises `LimitExceeded`."""
-        if len(self._followed) >= MAX_RESOURCES:
+        """Follows a resource that is what `log` holds; following it again changes nothing. Raises `LimitExceeded`."""
+        known = self._followed.pop(uri, None)
+        if known is not None:
+            del known.watchers[self, uri]
+        elif len(self._followed) >= MAX_RESOURCES:
             raise LimitExceeded(f"{MAX_RESOURCES} resources are subscribed to already, as many as there may be")
         self._followed[uri] = log
         log.watchers[self, uri] = lambda: self._note_resource(uri)

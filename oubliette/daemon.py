@@ -166,7 +166,7 @@ class Daemon:
                 "/health": health,
                 "/ready": readiness(lambda: self._store.healthy and not self._stop.is_set()),
             },
-            mcp=McpEndpoint(services, mcp_sessions, positions),
+            mcp=McpEndpoint(services, mcp_sessions, positions, self._config.relay.max_message_bytes),
             direct=[EventRoutes(services, positions), AnswerRoutes(services)],
             plain=plain,
         )

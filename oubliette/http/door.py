@@ -39,6 +39,8 @@ MCP_PATH: Final = "/mcp"
 # What `Allow` says where a method is refused (RFC 9110, section 15.5.6); Quart says it for its routes.
 _ALLOW_MCP: Final = (b"allow", b"GET, POST, DELETE")
 _ALLOW: Final = (b"allow", b"GET")
+# RFC 6455, section 4.4: the version that is spoken; RFC 9110, section 15.5.22: 426 names the protocol.
+_WEBSOCKET: Final = ((b"upgrade", b"websocket"), (b"connection", b"upgrade"), (b"sec-websocket-version", b"13"))
 _BEARER: Final = "bearer "
 
 Route = Callable[[Request], Awaitable[None]]
@@ -83,9 +85,6 @@ class Door:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serves one request. Raises nothing but what cancels it."""
-        if scope["type"] != "http":
-            log.info("a WebSocket was refused", path=scope["path"])
-            return await send({"type": "websocket.close", "code": 1008})
         request = Request(scope, receive, send)
         with span("http", method=request.method, path=request.path) as served:
             await self._serve_contained(request)
@@ -172,6 +171,7 @@ class Door:
         headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if error.http_status == 401 else []
         headers += [_ALLOW_MCP if is_mcp else _ALLOW] if error.http_status == 405 else []
+        headers += _WEBSOCKET if error.http_status == 426 else ()
         await request.start(error.http_status, headers)
         await request.write(body)
         await _drain(request)

@@ -23,6 +23,7 @@ from oubliette.errors import (
 )
 from oubliette.events import Entry
 from oubliette.http.mcp_answer import PostAnswer, hold, respond
+from oubliette.http.mcp_socket import McpSockets
 from oubliette.http.mcp_stateless import StatelessEndpoint
 from oubliette.http.positions import Positions
 from oubliette.http.request import Header, Request
@@ -53,11 +54,12 @@ SESSION_HEADER: Final = b"mcp-session-id"
 class McpEndpoint:
     """Serves `/mcp`."""
 
-    def __init__(self, services: Services, mcp_sessions: McpSessions, positions: Positions) -> None:
+    def __init__(self, services: Services, mcp_sessions: McpSessions, positions: Positions, max_message: int) -> None:
         self._services = services
         self._mcp_sessions = mcp_sessions
         self._positions = positions
         self._stateless = StatelessEndpoint(services)
+        self._sockets = McpSockets(services, mcp_sessions, max_message)
         self._verbs = {"POST": self._post, "GET": self._get, "DELETE": self._delete}
 
     async def __call__(self, request: Request) -> None:
@@ -109,6 +111,8 @@ class McpEndpoint:
         await request.respond(200, b"[%b]" % b",".join(answers))
 
     async def _get(self, request: Request) -> None:
+        if request.wants_websocket:
+            return await self._sockets(request)
         if not request.accepts("text/event-stream"):
             raise NotAcceptable("Accept must allow text/event-stream")
         session = self._session(request)

@@ -49,8 +49,11 @@ class PostAnswer:
             await self._request.start(200, HEADERS)
 
 
-async def hold(request: Request, work: Callable[[PostAnswer], Awaitable[Answer]]) -> None:
-    """Answers with what `work` returns. A peer that goes away cancels it: "closing the stream is cancellation"."""
+async def hold(request: Request, work: Callable[[PostAnswer], Awaitable[Answer]], *, can_stream: bool = True) -> None:
+    """Answers with what `work` returns. A peer that goes away cancels it: "closing the stream is cancellation".
+
+    Without `can_stream` the peer reads JSON alone, so that nothing may come before the answer.
+    """
     answer = PostAnswer(request)
     async with trio.open_nursery() as nursery:
 
@@ -59,7 +62,8 @@ async def hold(request: Request, work: Callable[[PostAnswer], Awaitable[Answer]]
             nursery.cancel_scope.cancel(reason="the peer has gone")
 
         nursery.start_soon(leave)
-        nursery.start_soon(answer.keep_alive)
+        if can_stream:
+            nursery.start_soon(answer.keep_alive)
         await answer.finish(await work(answer))
         nursery.cancel_scope.cancel(reason="the request is answered")
 

@@ -6,14 +6,14 @@ from typing import Final
 
 from msgspec import UNSET
 
-from oubliette.errors import NotAcceptable, OublietteError
+from oubliette.errors import InvalidRequest, NotAcceptable, OublietteError
 from oubliette.http.mcp_answer import PostAnswer, hold, respond
 from oubliette.http.request import Request
 from oubliette.mcp import held, methods
 from oubliette.mcp.envelope import Envelope, open_envelope
 from oubliette.mcp.exchange import Exchange
 from oubliette.mcp.methods import Answer
-from oubliette.protocol.jsonrpc import Message
+from oubliette.protocol.jsonrpc import NULL, Message
 from oubliette.protocol.revisions import REVISIONS
 from oubliette.toolbox.call import Services
 
@@ -33,6 +33,9 @@ class StatelessEndpoint:
             # "This revision … defines no client-to-server notifications over Streamable HTTP".
             return await request.respond(202)
         try:
+            if message.id == NULL:
+                # MCP, "Requests": "Unlike base JSON-RPC, the ID MUST NOT be null".
+                raise InvalidRequest("the id of a request must not be null")
             envelope = open_envelope(message, request.headers)
         except OublietteError as error:
             return await respond(request, methods.refuse(message.id, error, _NEWEST))
@@ -42,7 +45,7 @@ class StatelessEndpoint:
             return await held.answer(self._exchange(request, message, envelope, channel, can_stream), message)
 
         if methods.holds(message):
-            return await hold(request, work)
+            return await hold(request, work, can_stream=can_stream)
         exchange = self._exchange(request, message, envelope, PostAnswer(request), can_stream)
         await respond(request, await methods.answer(exchange, message))
 

@@ -6,12 +6,17 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
+import trio
+
 from oubliette.tokens import Principal
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
+Upgrade = Callable[[Iterable[Header]], Awaitable[tuple[trio.abc.Stream, bytes]]]
 
+# The ASGI extension by which a request takes its connection over: an `Upgrade`, good for one use.
+UPGRADE: Final = "oubliette.upgrade"
 JSON: Final = (b"content-type", b"application/json")
 
 
@@ -42,6 +47,14 @@ class Request:
     def header(self, name: bytes) -> str:
         """Returns a header's value, empty where there is none."""
         return self.headers.get(name, b"").decode("latin-1").strip()
+
+    @property
+    def wants_websocket(self) -> bool:
+        """Whether the peer proposes to go on in WebSocket frames (RFC 6455, section 4.2.1)."""
+        if self.method != "GET" or "websocket" not in self._tokens(b"upgrade"):
+            return False
+        # RFC 9110, section 7.8: of HTTP/1.0 "a server MUST ignore an Upgrade header field".
+        return "upgrade" in self._tokens(b"connection") and self.scope["http_version"] != "1.0"
 
     def query(self) -> dict[str, str]:
         """Returns the parameters of the query; of a repeated one the last."""
@@ -74,10 +87,26 @@ class Request:
         await self.start(status, [*headers, *([JSON] if body else []), *([length] if status != 204 else [])])
         await self.write(body, more=False)
 
+    async def upgrade(self, headers: Iterable[Header]) -> tuple[trio.abc.Stream, bytes]:
+        """Answers 101 with `headers`, and returns the connection and the bytes that came behind the request.
+
+        They are the route's from then on: nobody else reads or writes, and the connection ends when the route returns.
+        Raises `RuntimeError` where the peer proposed no upgrade, or the request is answered or upgraded already.
+        """
+        if self.status:
+            raise RuntimeError("the request has its answer")
+        upgrade: Upgrade = self.scope["extensions"][UPGRADE]
+        stream, received = await upgrade(headers)
+        self.status = 101
+        return stream, received
+
     async def disconnected(self) -> None:
         """Returns when the peer has gone. The body must have been read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    def _tokens(self, name: bytes) -> list[str]:
+        return [token.strip() for token in self.header(name).lower().split(",")]
 
 
 def _joined(headers: Iterable[Header]) -> dict[bytes, bytes]:

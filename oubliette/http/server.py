@@ -7,6 +7,7 @@ the tasks around it are here:
 - a connection's errors end that connection (`HttpServer._handle`);
 - a write has a deadline that grows with its size, so that a reader that stalls or trickles is cut off;
 - one deadline on the reading scope stands for the keep-alive and header timers, without a task for either;
+- a request may take its connection over (`UPGRADE`): its task then has the stream, and nothing in between;
 - one accept empties the listening queue, so that many callers who connect at once do not wait for each other;
 - where connections or descriptors run out, those without a request under way make room.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import errno
 import resource
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -32,6 +33,8 @@ from hypercorn.typing import ConnectionState
 
 from oubliette import errors
 from oubliette.errors import InvalidRequest
+from oubliette.http.request import UPGRADE, Header, Upgrade
+from oubliette.http.upgrade import UpgradableH11Protocol
 from oubliette.log import get as get_logger
 from oubliette.outbox import Outbox
 
@@ -61,7 +64,6 @@ _ACCEPT_BURST: Final = 64
 # Between two attempts when no connection can be accepted, in seconds.
 _ACCEPT_RETRY: Final = 0.1
 _CHUNK: Final = 64 * 1024
-_LAST_MESSAGES: Final = frozenset({"http.disconnect", "websocket.disconnect"})
 
 Writer = Callable[[Callable[[Any], Awaitable[None]], Any], Awaitable[None]]
 
@@ -219,8 +221,12 @@ class Connection:
     def _make_protocol(self, nursery: trio.Nursery) -> H11Protocol:
         # Hypercorn's types name its own task group and application wrapper; what it calls of them is here.
         make: Any = _PlainH11Protocol
-        tasks, state = _Tasks(self._app, nursery, self._in_one_write), ConnectionState({})
-        protocol: H11Protocol = make(
+
+        async def upgrade(headers: Iterable[Header]) -> tuple[trio.abc.Stream, bytes]:
+            return self._stream, await protocol.upgrade(headers)
+
+        tasks, state = _Tasks(self._app, nursery, self._in_one_write, upgrade), ConnectionState({})
+        protocol: _PlainH11Protocol = make(
             self._app, _CONFIG, self._context, tasks, state, False, self._client, self._server, self._send
         )
         return protocol
@@ -269,7 +275,7 @@ class Connection:
         await trio.aclose_forcefully(self._stream)
 
 
-class _PlainH11Protocol(H11Protocol):
+class _PlainH11Protocol(UpgradableH11Protocol):
     """HTTP/1.1 and nothing else: `Upgrade: h2c` and prior knowledge are ignored, as RFC 9110, section 7.8 allows."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
@@ -303,14 +309,16 @@ class _PlainH11Protocol(H11Protocol):
 class _Tasks:
     """What Hypercorn calls a task group: it runs the application in the connection's nursery."""
 
-    def __init__(self, app: App, nursery: trio.Nursery, in_one_write: Writer) -> None:
+    def __init__(self, app: App, nursery: trio.Nursery, in_one_write: Writer, upgrade: Upgrade) -> None:
         self._app = app
         self._nursery = nursery
         self._in_one_write = in_one_write
+        self._upgrade = upgrade
 
     async def spawn_app(
         self, app: App, config: HypercornConfig, scope: Any, send: Callable[[Any], Awaitable[None]]
     ) -> Callable[[Any], Awaitable[None]]:
+        scope["extensions"][UPGRADE] = self._upgrade
         inbox = _Inbox()
         self._nursery.start_soon(self._run, scope, inbox, send)
         return inbox.put
@@ -338,7 +346,7 @@ class _Inbox:
 
     async def put(self, message: Any) -> None:
         """Takes a message; waits where the application does not keep up. One that nobody will get is dropped."""
-        if message["type"] in _LAST_MESSAGES:
+        if message["type"] == "http.disconnect":
             self._last = message
             return self._send.close()
         with suppress(trio.ClosedResourceError):

@@ -89,6 +89,12 @@ def tool_of(message: Message) -> AnyTool | None:
         return None
 
 
+def is_immediate(message: Message) -> bool:
+    """Whether the answer is there as soon as it is asked for."""
+    tool = tool_of(message)
+    return message.method == "ping" or (tool is not None and tool.is_immediate)
+
+
 def holds(message: Message) -> bool:
     """Whether the answer may be long in coming, or be preceded by notifications."""
     tool = tool_of(message)
@@ -96,7 +102,7 @@ def holds(message: Message) -> bool:
 
 
 def _method(revision: Revision, message: Message) -> Method:
-    method = _COMMON.get(message.method) or (_STATELESS if revision.stateless else _NEGOTIATED).get(message.method)
+    method = _COMMON.get(message.method) or (STATELESS if revision.stateless else _NEGOTIATED).get(message.method)
     if method is None:
         raise MethodNotFound(f"unknown method {message.method!r}")
     return method
@@ -154,7 +160,7 @@ _NEGOTIATED: Final[dict[str, Method]] = {
     "resources/subscribe": resources.subscribe,
     "resources/unsubscribe": resources.unsubscribe,
 }
-_STATELESS: Final[dict[str, Method]] = {
+STATELESS: Final[dict[str, Method]] = {
     "server/discover": _discover,
     "subscriptions/listen": subscriptions.listen,
 }

@@ -32,7 +32,7 @@ class McpSession:
         self.revision = revision
         self.last_used = trio.current_time()
         self.waiting: dict[bytes, trio.CancelScope] = {}
-        self.watch = Watch(changes)
+        self.watch = Watch(changes, ("tools", "prompts"))
         self.stream: Stream | None = None
         self._records = records
         # The index after which each agent session is covered: "from the event that made it so".

@@ -17,6 +17,8 @@ CLIENT_CAPABILITIES: Final = f"{META_PREFIX}clientCapabilities"
 LOG_LEVEL: Final = f"{META_PREFIX}logLevel"
 SUBSCRIPTION_ID: Final = f"{META_PREFIX}subscriptionId"
 SERVER_INFO: Final = f"{META_PREFIX}serverInfo"
+# How JSON text of one begins.
+_STRING_OR_NUMBER: Final = b'"-0123456789'
 
 
 class RequestMeta(Struct, frozen=True):
@@ -26,6 +28,11 @@ class RequestMeta(Struct, frozen=True):
     client_capabilities: Any = msgspec.field(name=CLIENT_CAPABILITIES, default=UNSET)
     log_level: Level | None = msgspec.field(name=LOG_LEVEL, default=None)
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+
+    def __post_init__(self) -> None:
+        # MCP, progress: "Progress tokens MUST be a string or integer value".
+        if self.progress_token is not UNSET and bytes(self.progress_token)[:1] not in _STRING_OR_NUMBER:
+            raise ValueError("progressToken must be a string or a number")
 
 
 class AnyParams(Struct, frozen=True):

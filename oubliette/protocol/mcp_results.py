@@ -16,8 +16,10 @@ CAPABILITIES: Final[dict[str, Any]] = {
     "completions": {},
     "tools": {"listChanged": True},
     "prompts": {"listChanged": True},
-    "resources": {"subscribe": True, "listChanged": True},
+    "resources": {"subscribe": True},
 }
+# A session that starts is a new resource: told to who asks for it, and not to everybody, as earlier revisions would.
+_CAPABILITIES_ASKED_FOR: Final = {**CAPABILITIES, "resources": {"subscribe": True, "listChanged": True}}
 _members: Final = msgspec.json.Decoder(dict[str, Raw])
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -58,7 +60,8 @@ def initialize_result(revision: Revision, server: Server, instructions: str) -> 
 
 def discover_result(supported: list[str], instructions: str) -> bytes:
     """Returns the result of `server/discover`."""
-    return _encode({"supportedVersions": supported, "capabilities": CAPABILITIES, "instructions": instructions})
+    capabilities = _CAPABILITIES_ASKED_FOR
+    return _encode({"supportedVersions": supported, "capabilities": capabilities, "instructions": instructions})
 
 
 def list_tools_result(entries: list[dict[str, Any]], revision: Revision) -> bytes:
@@ -114,8 +117,8 @@ def told(method: str, params: dict[str, Any], subscription: bytes | None = None)
 
 def progress(token: Raw, done: float, total: float | None = None, message: str | None = None) -> bytes:
     """Returns a `notifications/progress`."""
-    known = {"total": total, "message": message}
-    params = {"progressToken": token, "progress": done, **{key: value for key, value in known.items() if value}}
+    known = {"progressToken": token, "progress": done, "total": total, "message": message}
+    params = {key: value for key, value in known.items() if value is not None}
     return encode_notification("notifications/progress", _encode(params))
 
 

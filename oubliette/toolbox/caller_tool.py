@@ -37,7 +37,7 @@ class Accepted(Struct, frozen=True, kw_only=True):
     accepted: bool
 
 
-@tool("caller_tool.response", access="write", target="project")
+@tool("caller_tool.response", access="write", target="project", is_immediate=True)
 async def caller_tool_response(call: Call, arguments: Response) -> Accepted:
     """Answers a caller_tool_request event with the tool's result or its error. Only the session's owner may."""
     # The span makes of a refused answer what WIRE section 3 asks for: "logged as a warning".
@@ -48,7 +48,7 @@ async def caller_tool_response(call: Call, arguments: Response) -> Accepted:
     return Accepted(accepted=True)
 
 
-@tool("caller_tool.progress", access="write", target="project")
+@tool("caller_tool.progress", access="write", target="project", is_immediate=True)
 async def caller_tool_progress(call: Call, arguments: Report) -> Accepted:
     """Reports progress on a caller_tool_request event. It does not extend the deadline."""
     with span("caller_tool.progress", session=arguments.session_id, request_id=arguments.request_id):

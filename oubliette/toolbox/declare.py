@@ -33,7 +33,8 @@ _PATH: Final = re.compile(r"`\$\.?([^`]*)`")
 
 class Tool(Generic[ArgumentsT, ResultT]):
     """A tool of the daemon. `name` is its MCP name, `holds` whether its answer may be long in coming or is preceded by
-    reports. One that is not `is_structured` makes its `CallToolResult` itself.
+    reports, `is_immediate` whether it is there at once. One that is not `is_structured` makes its `CallToolResult`
+    itself.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Tool(Generic[ArgumentsT, ResultT]):
         target: Target,
         *,
         holds: bool,
+        is_immediate: bool,
         destructive: bool,
     ) -> None:
         hints = typing.get_type_hints(handler, include_extras=True)
@@ -52,6 +54,7 @@ class Tool(Generic[ArgumentsT, ResultT]):
         self.access = access
         self.target = target
         self.holds = holds
+        self.is_immediate = is_immediate
         self.run = handler
         self.description = inspect.cleandoc(handler.__doc__ or "")
         self.arguments: type[ArgumentsT] = hints["arguments"]
@@ -89,16 +92,18 @@ def tool(
     access: Access,
     target: Target,
     holds: bool = False,
+    is_immediate: bool = False,
     destructive: bool = False,
 ) -> Callable[[Handler[ArgumentsT, ResultT]], Tool[ArgumentsT, ResultT]]:
     """Declares the decorated async function as the tool `identity`, `pack.tool`.
 
     `access` and `target` are WIRE section 6's columns. `holds`: it may wait for a turn or for events, or report.
-    `destructive` is the MCP hint.
+    `is_immediate`: it waits for nothing, but for the records of a session that has ended. `destructive` is the MCP
+    hint.
     """
 
     def declare(handler: Handler[ArgumentsT, ResultT]) -> Tool[ArgumentsT, ResultT]:
-        return Tool(handler, identity, access, target, holds=holds, destructive=destructive)
+        return Tool(handler, identity, access, target, holds=holds, is_immediate=is_immediate, destructive=destructive)
 
     return declare
 
