@@ -4,9 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
+CONFORMANCE := tests/conformance
+SUITE := $(CONFORMANCE)/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
-.PHONY: demo test check run bench lock clean
+.PHONY: demo test check conformance run bench lock clean
 
 demo: $(RUNTIME)
 	$(BIN)/oubliette demo
@@ -23,6 +25,10 @@ check: $(DEVELOPMENT)
 	$(BIN)/mypy
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
 
+# The official MCP suite; once it is installed it is a part of `make test`.
+conformance: $(DEVELOPMENT) $(SUITE)
+	$(BIN)/python -m pytest $(CONFORMANCE)
+
 bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.parallel
@@ -37,7 +43,7 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VENV)-lock $(CONFORMANCE)/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
@@ -49,4 +55,8 @@ $(RUNTIME): $(BIN)/python pyproject.toml requirements.lock
 
 $(DEVELOPMENT): $(RUNTIME)
 	$(PIP) --editable '.[dev]'
+	@touch $@
+
+$(SUITE): $(CONFORMANCE)/package.json $(CONFORMANCE)/package-lock.json
+	npm ci --prefix $(CONFORMANCE) --no-audit --no-fund
 	@touch $@

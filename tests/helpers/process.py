@@ -19,10 +19,11 @@ START_SECONDS = 20
 class DaemonProcess:
     """`python -m oubliette serve` on a data directory of its own, with `config` as its YAML file.
 
-    Used as a context manager: leaving it kills what is left of the process and removes the directory.
+    `module` is what runs in the place of `oubliette`. Used as a context manager: leaving it kills what is left of the
+    process and removes the directory.
     """
 
-    def __init__(self, config: str = "", *, environ: dict[str, str] | None = None) -> None:
+    def __init__(self, config: str = "", *, environ: dict[str, str] | None = None, module: str = "oubliette") -> None:
         # Short: a socket's path has 107 bytes, and pytest's own folders use half of them.
         self.root = Path(tempfile.mkdtemp(prefix="oub-"))
         self.data_dir = self.root / "data"
@@ -30,6 +31,7 @@ class DaemonProcess:
         self.config.write_text(config)
         self.log = self.root / "log"
         self.environ = environ or {}
+        self.module = module
         self.url = ""
         self._process: subprocess.Popen[str] | None = None
 
@@ -49,7 +51,7 @@ class DaemonProcess:
 
     def start(self, *options: str) -> None:
         """Starts the process and returns when it is ready."""
-        command = [sys.executable, "-m", "oubliette", "serve", "--config", str(self.config)]
+        command = [sys.executable, "-m", self.module, "serve", "--config", str(self.config)]
         command += ["--data-dir", str(self.data_dir), *(options or ("--port", "0"))]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
