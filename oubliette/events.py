@@ -19,12 +19,16 @@ import trio
 from msgspec import Struct
 
 from oubliette import clock
-from oubliette.protocol.events import Event
+from oubliette.protocol.events import CallerToolResolved, Event
 from oubliette.records import StoredEvent
 
 # One write of a stream: enough to amortise it, little enough to hold for each stream. One event may be longer.
 MAX_BATCH: Final = 256
 MAX_BATCH_BYTES: Final = 256 * 1024
+# Asks nothing of its reader, whom the answer to its own request has told already: it may travel with what comes next.
+_CAN_WAIT: Final = CallerToolResolved
+# How long such an event waits for company, in seconds. A caller with one call in flight saves a wake-up for each.
+LINGER: Final = 0.01
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -116,7 +120,7 @@ class EventLog:
         return self._journal.has_room
 
     def append(self, kind: type[Event], /, **fields: Any) -> Entry:
-        """Appends an event of type `kind` with its own `fields` and wakes the feeds. Never waits."""
+        """Appends an event of type `kind` with its own `fields` and wakes the feeds, some kinds soon. Never waits."""
         self.last_index += 1
         event = kind(session_id=self.session_id, index=self.last_index, ts=clock.now(), **fields)
         entry = self._journal.record(self.session_id, self.last_index, event)
@@ -124,7 +128,7 @@ class EventLog:
         self._bytes += len(entry.data)
         self._evict()
         self.last_used = trio.current_time()
-        self._notify()
+        self._notify(can_wait=kind is _CAN_WAIT)
         return entry
 
     def close(self) -> None:
@@ -133,9 +137,9 @@ class EventLog:
         self._notify()
         self._clear_if_done()
 
-    def _notify(self) -> None:
+    def _notify(self, *, can_wait: bool = False) -> None:
         for feed in self._feeds:
-            feed.notify(self)
+            feed.notify(self, can_wait=can_wait)
         for watcher in self.watchers.values():
             watcher()
 
@@ -186,6 +190,7 @@ class Feed:
         self._positions: dict[EventLog, int] = {}
         self._ready: dict[EventLog, None] = {}
         self._wake = trio.Event()
+        self._waiting = trio.CancelScope()
 
     def cover(self, log: EventLog, after: int) -> None:
         """Reads `log` from the event after index `after` on."""
@@ -200,10 +205,13 @@ class Feed:
         self._ready.pop(log, None)
         log.remove_feed(self)
 
-    def notify(self, log: EventLog) -> None:
-        """Wakes the reader: `log` has something new, or was closed."""
+    def notify(self, log: EventLog, *, can_wait: bool = False) -> None:
+        """Wakes the reader: `log` has something new, or was closed. What `can_wait` wakes it within `LINGER`."""
         self._ready[log] = None
-        self._wake.set()
+        if can_wait:
+            self._waiting.deadline = min(self._waiting.deadline, trio.current_time() + LINGER)
+        else:
+            self._wake.set()
 
     def wake(self) -> None:
         """Wakes the reader for a reason of its own."""
@@ -217,7 +225,8 @@ class Feed:
         """Waits until there may be something to `take`, or until `wake`."""
         if not self._ready:
             self._wake = trio.Event()
-            await self._wake.wait()
+            with trio.CancelScope() as self._waiting:
+                await self._wake.wait()
 
     def take(self) -> list[Entry]:
         """Returns what is ready, at most `MAX_BATCH` events in the order in which they happened, over all logs.

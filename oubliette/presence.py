@@ -22,6 +22,7 @@ class Presence:
         self._streams = 0
         self._lost_at = -inf
         self._lingers_until = -inf
+        self._is_over = False
         self.was_ever = False
 
     @property
@@ -41,12 +42,18 @@ class Presence:
         if not self._streams:
             self._lost_at = now
 
+    def end(self) -> None:
+        """Says that the owner cannot come back: its token was revoked, or has expired. No stream counts any more."""
+        self._is_over = self.was_ever = True
+
     def is_open(self, now: float) -> bool:
         """Whether a stream is open: one that is attached, or a poll that lingers."""
-        return self._streams > 0 or now < self._lingers_until
+        return not self._is_over and (self._streams > 0 or now < self._lingers_until)
 
     def gone_at(self, now: float) -> float:
         """Returns when a request that is pending `now` is to be given up, should no stream come."""
+        if self._is_over:
+            return -inf
         if self._streams:
             return inf
         if not self.was_ever:

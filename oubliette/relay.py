@@ -1,10 +1,9 @@
 """The relay: a session's pending caller-tool requests, each ended exactly once (WIRE section 3).
 
 Every decision is made in plain synchronous code: admit, resolve, cancel, give up. A request that ends leaves the table,
-gets its closing event, and its outcome goes into the memory channel on which its one waiting task sits; whoever comes
-second finds it gone. The task waits within a cancel scope whose deadline is the earlier of the request's own and the
-moment at which the caller counts as disconnected. When streams come and go the deadlines of those scopes are moved:
-no timer task exists.
+gets its closing event, and its outcome is set, which wakes its one waiting task; whoever comes second finds it gone.
+The task waits within a cancel scope whose deadline is the earlier of the request's own and the moment at which the
+caller counts as disconnected. When streams come and go the deadlines of those scopes are moved: no timer task exists.
 """
 
 from __future__ import annotations
@@ -74,17 +73,19 @@ class Pending:
         self.started = trio.current_time()
         self.deadline = self.started + tool.timeout_seconds
         self.scope = trio.CancelScope(deadline=self.deadline)
-        # Of size 1: it is ended once, and whoever ends it must not wait for the task that asked.
-        self._send, self._receive = trio.open_memory_channel[Outcome](1)
+        self.has_ended = trio.Event()
+        self._outcome: Outcome = b""
 
     def end(self, outcome: Outcome) -> None:
-        self._send.send_nowait(outcome)
+        """Sets the outcome, once: whoever comes second finds the request gone from the table."""
+        self._outcome = outcome
+        self.has_ended.set()
 
-    async def outcome(self) -> Outcome:
-        return await self._receive.receive()
-
-    def outcome_nowait(self) -> Outcome:
-        return self._receive.receive_nowait()
+    @property
+    def outcome(self) -> Outcome:
+        """What it ended with, once it `has_ended`."""
+        assert self.has_ended.is_set()
+        return self._outcome
 
     @property
     def duration_ms(self) -> int:
@@ -139,10 +140,11 @@ class Relay:
         """
         try:
             with pending.scope:
-                return _unwrap(await pending.outcome())
+                await pending.has_ended.wait()
+                return _unwrap(pending.outcome)
             self._give_up(pending)
             # An answer that was accepted before the deadline was noticed has won: its caller was told so.
-            return _unwrap(pending.outcome_nowait())
+            return _unwrap(pending.outcome)
         finally:
             self._cancel(pending, "agent_gone", "the agent's connection was closed")
 
@@ -182,6 +184,11 @@ class Relay:
     def detach(self, linger: float = 0) -> None:
         """Counts out a stream of the owner; a poll lingers for some seconds (WIRE section 3, "Polling counts")."""
         self._presence.detach(trio.current_time(), linger)
+        self._set_deadlines()
+
+    def lose_owner(self) -> None:
+        """Ends every request as `disconnected`, and refuses those to come: the owner's token is worthless."""
+        self._presence.end()
         self._set_deadlines()
 
     @property
@@ -234,7 +241,9 @@ class Relay:
         now = trio.current_time()
         # Before the very first stream the grace counts from the request, not from now.
         gone_at = self._presence.gone_at(now if self._presence.was_ever else pending.started)
-        pending.scope.deadline = min(pending.deadline, gone_at)
+        deadline = min(pending.deadline, gone_at)
+        if deadline != pending.scope.deadline:  # trio takes its time over a deadline, also over the same one
+            pending.scope.deadline = deadline
         if gone_at <= now:
             self._give_up(pending)
 

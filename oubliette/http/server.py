@@ -17,9 +17,9 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -37,6 +37,7 @@ from oubliette.http.request import UPGRADE, Header, Upgrade
 from oubliette.http.upgrade import UpgradableH11Protocol
 from oubliette.log import get as get_logger
 from oubliette.outbox import Outbox
+from oubliette.receiving import receive
 
 Address = tuple[str, int]
 App = Callable[[dict[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Awaitable[None]]
@@ -64,8 +65,6 @@ _ACCEPT_BURST: Final = 64
 # Between two attempts when no connection can be accepted, in seconds.
 _ACCEPT_RETRY: Final = 0.1
 _CHUNK: Final = 64 * 1024
-
-Writer = Callable[[Callable[[Any], Awaitable[None]], Any], Awaitable[None]]
 
 log = get_logger(__name__)
 
@@ -191,7 +190,6 @@ class Connection:
         self._client = client
         self._server = server
         self._outbox = Outbox(stream, seconds=WRITE_TIMEOUT, rate=WRITE_RATE)
-        self._holds_back = False
         self._has_asked = False
         self._reading = trio.CancelScope(deadline=trio.current_time() + KEEP_ALIVE)
 
@@ -225,40 +223,29 @@ class Connection:
         async def upgrade(headers: Iterable[Header]) -> tuple[trio.abc.Stream, bytes]:
             return self._stream, await protocol.upgrade(headers)
 
-        tasks, state = _Tasks(self._app, nursery, self._in_one_write, upgrade), ConnectionState({})
+        tasks, state = _Tasks(self._app, nursery, upgrade), ConnectionState({})
         protocol: _PlainH11Protocol = make(
             self._app, _CONFIG, self._context, tasks, state, False, self._client, self._server, self._send
         )
         return protocol
 
     async def _read(self, protocol: H11Protocol) -> None:
-        while data := await self._stream.receive_some(_CHUNK):
+        while data := await receive(self._stream, _CHUNK):
             if self._reading.deadline != inf:
                 # Headers that drip in get no more time with each byte.
                 self._reading.deadline = min(self._reading.deadline, trio.current_time() + HEADER_TIMEOUT)
-            await protocol.handle(RawData(bytes(data)))
+            await protocol.handle(RawData(data))
 
     async def _send(self, event: RawData | Closed | Updated) -> None:
         if isinstance(event, RawData):
             self._outbox.put(event.data)
-            if not self._holds_back:
-                await self._flush()
+            await self._flush()
         elif isinstance(event, Updated):
             self._has_asked = True
             self._reading.deadline = trio.current_time() + KEEP_ALIVE if event.idle else inf
         else:
             await self._flush()
             await self._close()
-
-    async def _in_one_write(self, send: Callable[[Any], Awaitable[None]], message: Any) -> None:
-        """Sends a message of the application in one write; the head of a response goes out with what follows it."""
-        self._holds_back = True
-        try:
-            await send(message)
-        finally:
-            self._holds_back = False
-        if message["type"] != "http.response.start":
-            await self._flush()
 
     async def _flush(self) -> None:
         try:
@@ -309,10 +296,9 @@ class _PlainH11Protocol(UpgradableH11Protocol):
 class _Tasks:
     """What Hypercorn calls a task group: it runs the application in the connection's nursery."""
 
-    def __init__(self, app: App, nursery: trio.Nursery, in_one_write: Writer, upgrade: Upgrade) -> None:
+    def __init__(self, app: App, nursery: trio.Nursery, upgrade: Upgrade) -> None:
         self._app = app
         self._nursery = nursery
-        self._in_one_write = in_one_write
         self._upgrade = upgrade
 
     async def spawn_app(
@@ -325,7 +311,7 @@ class _Tasks:
 
     async def _run(self, scope: Any, inbox: _Inbox, send: Callable[[Any], Awaitable[None]]) -> None:
         try:
-            await self._app(scope, inbox.get, partial(self._in_one_write, send))
+            await self._app(scope, inbox.get, send)
         finally:
             # Hypercorn's word for "the application has returned".
             await send(None)
@@ -341,34 +327,30 @@ class _Inbox:
     """
 
     def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[Any](MAX_PIECES)
+        self._pieces: deque[Any] = deque()
         self._last: Any = None
+        self._readers, self._writers = trio.lowlevel.ParkingLot(), trio.lowlevel.ParkingLot()
 
     async def put(self, message: Any) -> None:
         """Takes a message; waits where the application does not keep up. One that nobody will get is dropped."""
         if message["type"] == "http.disconnect":
             self._last = message
-            return self._send.close()
-        with suppress(trio.ClosedResourceError):
-            try:
-                self._send.send_nowait(message)
-            except trio.WouldBlock:
-                await self._send.send(message)
+            self._writers.unpark_all()
+        else:
+            while len(self._pieces) >= MAX_PIECES and self._last is None:
+                await self._writers.park()
+            if self._last is None:
+                self._pieces.append(message)
+        self._readers.unpark_all()
 
     async def get(self) -> Any:
         """Returns the next message; the last one again and again."""
-        try:
-            return self._receive.receive_nowait()
-        except trio.EndOfChannel:
-            return self._last
-        except trio.WouldBlock:
-            return await self._wait()
-
-    async def _wait(self) -> Any:
-        try:
-            return await self._receive.receive()
-        except trio.EndOfChannel:
-            return self._last
+        while not self._pieces:
+            if self._last is not None:
+                return self._last
+            await self._readers.park()
+        self._writers.unpark()
+        return self._pieces.popleft()
 
 
 def _most_connections() -> int:

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 import h11
 from hypercorn.protocol.events import Request
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
+from hypercorn.protocol.http_stream import ASGIHTTPState
 
+from oubliette.http.h11_stream import H11Stream
 from oubliette.http.request import Header
 
 
@@ -21,9 +22,7 @@ class UpgradableH11Protocol(H11Protocol):
 
     async def _create_stream(self, request: h11.Request) -> None:
         """Does what Hypercorn's own does for all but WebSockets."""
-        whose = (self.ssl, self.client, self.server)
-        make, task_group = HTTPStream, self.task_group
-        self.stream = make(self.app, self.config, self.context, task_group, *whose, self.stream_send, STREAM_ID)
+        self.stream = H11Stream(self)
         version, method = request.http_version.decode(), request.method.decode().upper()
         headers, state = list(request.headers), self.connection_state
         await self.stream.handle(Request(STREAM_ID, headers, version, method, request.target, state))
@@ -37,7 +36,7 @@ class UpgradableH11Protocol(H11Protocol):
         """
         if self.connection.their_state is not h11.MIGHT_SWITCH_PROTOCOL:  # type: ignore[attr-defined]  # not in __all__
             raise RuntimeError("there is no request that could be upgraded")
-        assert isinstance(self.stream, HTTPStream)
+        assert isinstance(self.stream, H11Stream)
         # As behind a response: the application's return is no error then.
         self.stream.state = ASGIHTTPState.CLOSED
         answer = h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")

@@ -7,8 +7,18 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from oubliette.events import MAX_BATCH, MAX_BATCH_BYTES, Entry, EventLog, Feed, FellBehindError, Journal, RingLimits
-from oubliette.protocol.events import Message
+from oubliette.events import (
+    LINGER,
+    MAX_BATCH,
+    MAX_BATCH_BYTES,
+    Entry,
+    EventLog,
+    Feed,
+    FellBehindError,
+    Journal,
+    RingLimits,
+)
+from oubliette.protocol.events import CallerToolResolved, Message
 from tests.helpers.records import MemoryRecords
 
 
@@ -277,3 +287,45 @@ async def test_a_log_is_finished_when_it_is_closed_and_read() -> None:
     feed.take()
     heard.append(feed.has_finished(bench.log))
     assert heard == [False, False, True]
+
+
+def resolve(log: EventLog) -> Entry:
+    return log.append(CallerToolResolved, request_id="r", is_error=False, duration_ms=1)
+
+
+async def test_what_can_wait_wakes_a_reader_soon(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    feed = Feed()
+    feed.cover(bench.log, 0)
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed.wait)
+            await wait_all_tasks_blocked()
+            resolved = resolve(bench.log)
+            await trio.sleep(LINGER / 2)
+            # A second one moves nothing: the first has waited already.
+            second = resolve(bench.log)
+    assert trio.current_time() == pytest.approx(LINGER)
+    assert feed.take() == [resolved, second]
+
+
+async def test_what_can_wait_goes_along_with_what_cannot(autojump_clock: MockClock) -> None:
+    bench = Bench("a", "b")
+    feed = Feed()
+    for log in bench.logs:
+        feed.cover(log, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(feed.wait)
+        await wait_all_tasks_blocked()
+        expected = [resolve(bench.logs[0]), *say(bench.logs[1])]
+    assert trio.current_time() == 0
+    assert feed.take() == expected
+
+
+async def test_what_came_while_nobody_waited_is_not_waited_for(autojump_clock: MockClock) -> None:
+    bench = Bench()
+    feed = Feed()
+    feed.cover(bench.log, 0)
+    resolved = resolve(bench.log)
+    await feed.wait()
+    assert (trio.current_time(), feed.take()) == (0, [resolved])
