@@ -31,6 +31,8 @@ conformance: $(DEVELOPMENT) $(SUITE)
 
 bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.relay
+	$(BIN)/python -m benchmarks.fanout
+	$(BIN)/python -m benchmarks.crowd
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.idle
 	$(BIN)/python -m benchmarks.startup

@@ -1,6 +1,8 @@
 """What the daemon costs, measured beside its peers. Each script says at its top what it measures and how to read it.
 
 `python -m benchmarks.relay`: calls per second, latency and CPU per call, beside the official SDK and the floor.
+`python -m benchmarks.fanout`: what it costs to deliver one session's events to 100 streams.
+`python -m benchmarks.crowd`: latency in a daemon with 2,000 sessions, few of them busy.
 `python -m benchmarks.parallel`: what concurrent calls of one session gain.
 `python -m benchmarks.idle`: the memory and CPU of idle sessions.
 `python -m benchmarks.startup`: how soon the daemon and the client are ready.

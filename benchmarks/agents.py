@@ -1,24 +1,25 @@
-"""The agents of a benchmark, in one process: raw unix sockets on the links, a fixed number of calls in flight on each.
+"""The agents of a benchmark, in one process: raw unix sockets on the links, and calls on each.
 
-`python -m benchmarks.agents` reads an `AgentPlan` as one line of stdin, runs a closed loop (each answer is followed by
-the next call), and prints an `AgentReport` as one line of stdout. Latency is measured here: from a call's line on the
-link to its answer's. Every answer is checked: it must be the echo of its own call's arguments.
+`python -m benchmarks.agents` reads an `AgentPlan` as one line of stdin, calls, and prints an `AgentReport` as one line
+of stdout. In a closed loop a fixed number of calls is in flight on each link: each answer is followed by the next call.
+In an open loop each link calls at random times, so many a second on average, whether it has been answered or not: what
+is slow cannot slow its own load down. Latency is measured here: from a call's line on the link to its answer's. Every
+answer is checked: it must be the echo of its own call's arguments.
 """
 
 from __future__ import annotations
 
 import gc
-import resource
+import random
 import socket
 import sys
 import time
-from functools import partial
 from typing import Final
 
 import msgspec
 
 from benchmarks import loop
-from benchmarks.process import cpu_seconds
+from benchmarks.meters import cpu_seconds, own_cpu_seconds, percentile
 
 # About 200 bytes of arguments, as the issue's figures have it.
 TEXT: Final = "The quick brown fox jumps over the lazy dog. " * 4
@@ -27,17 +28,24 @@ DRAIN_SECONDS: Final = 10.0
 
 
 class AgentPlan(msgspec.Struct, frozen=True):
-    """What the agents shall do: `in_flight` calls on each of `sockets`; `pid` is the process whose CPU is measured."""
+    """What the agents shall do on each of `sockets`; `pid` is the process whose CPU is measured.
+
+    With `calls_per_second` that many calls of each link, at random times; else `in_flight` calls at any time.
+    """
 
     sockets: list[str]
     in_flight: int
     warm_up_seconds: float
     seconds: float
     pid: int
+    calls_per_second: float | None = None
 
 
 class AgentReport(msgspec.Struct, frozen=True):
-    """What the agents saw in the window: answered calls, its length, CPU of the system and of the agents, latencies."""
+    """What the agents saw in the window: answered calls, its length, CPU of the system and of the agents, latencies.
+
+    `all_calls` counts those before and behind it too; all were answered.
+    """
 
     calls: int
     seconds: float
@@ -45,6 +53,7 @@ class AgentReport(msgspec.Struct, frozen=True):
     p50_ms: float
     p99_ms: float
     load_cpu_seconds: float
+    all_calls: int = 0
 
 
 class _Echo(msgspec.Struct):
@@ -72,6 +81,8 @@ class Fleet:
         self._plan = plan
         self._loop = loop.Loop()
         self._number = 0
+        # The same calls at the same times in every round, for every system.
+        self._random = random.Random(1)
         self._sent: dict[int, float] = {}
         self._latencies: list[float] = []
         self._opened = (0.0, 0.0, 0.0)
@@ -81,13 +92,32 @@ class Fleet:
         """Runs warm-up and window. Raises `TimeoutError` when answers stay away, `ValueError` for a wrong one."""
         links = [Link(self, path, self._loop) for path in self._plan.sockets]
         for link in links:
-            for _ in range(self._plan.in_flight):
-                self.call(link)
+            self._begin(link)
         self._loop.call_later(self._plan.warm_up_seconds, self._open_window)
         self._loop.call_later(self._plan.warm_up_seconds + self._plan.seconds, self._close_window)
-        self._loop.run(at_most_seconds=self._plan.warm_up_seconds + self._plan.seconds + DRAIN_SECONDS)
+        try:
+            self._loop.run(at_most_seconds=self._plan.warm_up_seconds + self._plan.seconds + DRAIN_SECONDS)
+        except TimeoutError as error:
+            raise TimeoutError(f"{len(self._sent)} calls have no answer: {error}, the system is saturated") from None
         assert self._report is not None
-        return self._report
+        return msgspec.structs.replace(self._report, all_calls=self._number)
+
+    def _begin(self, link: Link) -> None:
+        if self._plan.calls_per_second is not None:
+            return self._call_at_random(link, self._plan.calls_per_second, time.perf_counter())
+        for _ in range(self._plan.in_flight):
+            self.call(link)
+
+    def _call_at_random(self, link: Link, rate: float, since: float) -> None:
+        """Calls on `link` at the times of a Poisson process, as unconnected agents do together."""
+        due = since + self._random.expovariate(rate)
+
+        def call() -> None:
+            if self._report is None:
+                self.call(link)
+                self._call_at_random(link, rate, due)
+
+        self._loop.call_at(due, call)
 
     def call(self, link: Link) -> None:
         """Sends the next call on `link`."""
@@ -104,9 +134,13 @@ class Fleet:
             raise ValueError(f"call {answer.id} was answered with {line.decode(errors='replace')}")
         self._latencies.append(time.perf_counter() - self._sent.pop(answer.id))
         if self._report is None:
-            self.call(link)
+            self._next(link)
         elif not self._sent:
             self._loop.stop()
+
+    def _next(self, link: Link) -> None:
+        if self._plan.calls_per_second is None:
+            self.call(link)
 
     def _open_window(self) -> None:
         self._latencies.clear()
@@ -125,6 +159,8 @@ class Fleet:
             p99_ms=percentile(latencies, 0.99) * 1000,
             load_cpu_seconds=own,
         )
+        if not self._sent:
+            self._loop.stop()
 
 
 class Link:
@@ -136,23 +172,12 @@ class Link:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(path)
         self.sock.setblocking(False)
-        events.watch(self.sock, partial(self._on_readable))
+        events.watch(self.sock, self._on_readable)
 
     def _on_readable(self) -> None:
         *lines, self._rest = (self._rest + loop.receive(self.sock)).split(b"\n")
         for line in lines:
             self._fleet.answered(self, line)
-
-
-def percentile(ordered: list[float], share: float) -> float:
-    """Returns the smallest of the `ordered` values that at least `share` (0 to 1) of them do not exceed."""
-    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
-
-
-def own_cpu_seconds() -> float:
-    """Returns the CPU time that this load process has used so far, in seconds."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _clocks(pid: int) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""The two doors that a caller may use: how a session starts, where its events come from, how a request is answered.
+"""The two doors of HTTP: how a session starts, where its events come from, how a request is answered.
 
 Over MCP a caller is one MCP session of revision 2025-11-25 with one GET stream; over plain HTTP it is one event stream
 of its session (WIRE section 4.2). Starting blocks, with a deadline on every socket operation; answering is bytes only.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
@@ -19,10 +19,12 @@ from benchmarks import loop
 from benchmarks.http1 import Response, ResponseReader, request
 
 REVISION: Final = "2025-11-25"
+HELLO: Final = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
 # Every request of the start is answered by a system that has nothing else to do.
 SETUP_SECONDS: Final = 20.0
 _CONTEXT: Final = {"caller_id": "bench", "caller_tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}
 _START: Final = {"message": "bench", "agent": "external", "context": _CONTEXT}
+START_CALL: Final = {"name": "session_message", "arguments": _START}
 _ACCEPT: Final = "application/json, text/event-stream"
 
 
@@ -41,12 +43,14 @@ class Started(msgspec.Struct):
     socket: str
 
 
-class _ToolResult(msgspec.Struct):
+class ToolResult(msgspec.Struct):
+    """The result of the call that starts a session."""
+
     structuredContent: Started
 
 
 class _Answer(msgspec.Struct):
-    result: _ToolResult
+    result: ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,34 +109,39 @@ def start_http(server: Server) -> Door:
         path = f"/sessions/{event.session_id}/requests/{event.request_id}"
         return server.request("POST", path, {}, b'{"result":%b}' % event.arguments)
 
-    events = f"/sessions/{session.session_id}/events"
-    return Door(session, server.request("GET", events, {"accept": "text/event-stream"}), answer)
+    return Door(session, request_stream(server, session.session_id), answer)
+
+
+def request_stream(server: Server, session_id: str) -> bytes:
+    """Returns the request for the events of one session as a stream."""
+    return server.request("GET", f"/sessions/{session_id}/events", {"accept": "text/event-stream"})
 
 
 def start_mcp(server: Server) -> Door:
     """Opens an MCP session and starts a session through it. Raises `ValueError` when the server refuses."""
     headers = _initialize(server)
-    call = {"name": "session_message", "arguments": _START}
-    started = server.post("/mcp", headers, _message("tools/call", call, 2)).body
+    started = server.post("/mcp", headers, rpc_request("tools/call", START_CALL, 2)).body
     numbers = itertools.count(3)
 
     def answer(event: Event) -> bytes:
         arguments = {"session_id": event.session_id, "request_id": event.request_id, "result": event.arguments}
         call = {"name": "caller_tool_response", "arguments": arguments}
-        return server.request("POST", "/mcp", headers, msgspec.json.encode(_message("tools/call", call, next(numbers))))
+        return server.request(
+            "POST", "/mcp", headers, msgspec.json.encode(rpc_request("tools/call", call, next(numbers)))
+        )
 
     stream = server.request("GET", "/mcp", headers | {"accept": "text/event-stream"})
     return Door(msgspec.json.decode(started, type=_Answer).result.structuredContent, stream, answer)
 
 
 def _initialize(server: Server) -> dict[str, str]:
-    hello = {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-    accepted = server.post("/mcp", {"accept": _ACCEPT}, _message("initialize", hello, 1))
+    accepted = server.post("/mcp", {"accept": _ACCEPT}, rpc_request("initialize", HELLO, 1))
     session = accepted.headers[b"mcp-session-id"].decode()
     headers = {"accept": _ACCEPT, "mcp-session-id": session, "mcp-protocol-version": REVISION}
     server.post("/mcp", headers, {"jsonrpc": "2.0", "method": "notifications/initialized"})
     return headers
 
 
-def _message(method: str, params: Mapping[str, object], id: int) -> dict[str, object]:
+def rpc_request(method: str, params: object, id: int) -> dict[str, object]:
+    """Returns a JSON-RPC request."""
     return {"jsonrpc": "2.0", "id": id, "method": method, "params": params}

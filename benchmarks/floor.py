@@ -1,9 +1,10 @@
 """The floor: the bare minimum of a relay on plain ASGI and trio (hypercorn's trio worker).
 
 `python -m benchmarks.floor --data-dir D [--one-by-one]` prints `listening on http://127.0.0.1:PORT`. It speaks as much
-of WIRE as the load needs: `/mcp` of revision 2025-11-25, the tools `session_message` and `caller_tool_response`, one
-unix socket for each session. There are no checks, no records, no tokens, no deadlines, no limits, no tasks but
-hypercorn's own and one for each link: whatever the daemon costs above it is the price of its promises, or waste.
+of WIRE as the load needs: `/mcp` of revision 2025-11-25, over HTTP and over WebSocket, the tools `session_message` and
+`caller_tool_response`, one unix socket for each session. There are no checks, no records, no tokens, no deadlines, no
+limits, no tasks but hypercorn's own and one for each link: whatever the daemon costs above it is the price of its
+promises, or waste.
 
 With `--one-by-one` a link reads its next request when the last one was answered: the relay that `benchmarks.parallel`
 compares with.
@@ -17,6 +18,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
@@ -30,9 +32,10 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 _EVENT: Final = (
-    b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"oubliette.session",'
-    b'"data":{"type":"caller_tool_request","session_id":"%b","request_id":"%b","tool":"%b","arguments":%b}}}\n\n'
+    b'{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","logger":"oubliette.session",'
+    b'"data":{"type":"caller_tool_request","session_id":"%b","request_id":"%b","tool":"%b","arguments":%b}}}'
 )
+_HELLO: Final = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}}
 _ACCEPTED: Final = {
     "content": [{"type": "text", "text": '{"accepted":true}'}],
     "structuredContent": {"accepted": True},
@@ -73,9 +76,9 @@ _decode_request: Final = msgspec.json.Decoder(_Request).decode
 
 @dataclass
 class Caller:
-    """One MCP session: where its events are sent, once it has a GET stream."""
+    """One MCP session: what sends its events, once it has a GET stream or is a WebSocket."""
 
-    send: Send | None = None
+    deliver: Callable[[list[bytes]], Awaitable[None]] | None = None
 
 
 @dataclass
@@ -111,6 +114,8 @@ class Floor:
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await send({"type": "lifespan.shutdown.complete"})
+        elif scope["type"] == "websocket":
+            await self._socket(receive, send)
         elif scope["method"] == "GET":
             await self._stream(self._callers[_session(scope)], receive, send)
         else:
@@ -120,10 +125,10 @@ class Floor:
         await receive()
         headers = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await _send_event(send, b": hello\n\n")
-        caller.send = send
+        await send({"type": "http.response.body", "body": b": hello\n\n", "more_body": True})
+        caller.deliver = partial(_send_events, send)
         await receive()
-        caller.send = None
+        caller.deliver = None
 
     async def _post(self, scope: dict[str, Any], body: bytes, send: Send) -> None:
         message = _decode_message(body)
@@ -132,12 +137,24 @@ class Floor:
             session = uuid4().hex.encode()
             self._callers[session] = Caller()
             headers.append((b"mcp-session-id", session))
-            result: object = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {}}
+            result: object = _HELLO
         elif message.method == "notifications/initialized":
             return await _respond(send, 202, headers, b"")
         else:
             result = await self._call(self._callers[_session(scope)], message.params)
-        await _respond(send, 200, headers, msgspec.json.encode({"jsonrpc": "2.0", "id": message.id, "result": result}))
+        await _respond(send, 200, headers, _encode_result(message.id, result))
+
+    async def _socket(self, receive: Receive, send: Send) -> None:
+        """Serves one WebSocket: it is its caller's session, stream and way back."""
+        caller = Caller(partial(_send_messages, send))
+        await receive()
+        await send({"type": "websocket.accept", "subprotocol": "mcp"})
+        while (received := await receive())["type"] == "websocket.receive":
+            message = _decode_message(received["text"])
+            if message.method == "initialize":
+                await _send_messages(send, [_encode_result(message.id, _HELLO)])
+            elif message.method == "tools/call":
+                await _send_messages(send, [_encode_result(message.id, await self._call(caller, message.params))])
 
     async def _call(self, caller: Caller, call: _ToolCall) -> object:
         if call.name == "caller_tool_response":
@@ -169,14 +186,14 @@ class Floor:
                 if self._one_by_one:
                     await self._relay_one_by_one(caller, session, link, lines)
                 else:
-                    assert caller.send is not None
-                    await _send_event(caller.send, b"".join(self._event(session, link, line) for line in lines))
+                    assert caller.deliver is not None
+                    await caller.deliver([self._event(session, link, line) for line in lines])
 
     async def _relay_one_by_one(self, caller: Caller, session: bytes, link: Link, lines: list[bytes]) -> None:
-        assert caller.send is not None
+        assert caller.deliver is not None
         for line in lines:
             link.answered = trio.Event()
-            await _send_event(caller.send, self._event(session, link, line))
+            await caller.deliver([self._event(session, link, line)])
             await link.answered.wait()
 
     def _event(self, session: bytes, link: Link, line: bytes) -> bytes:
@@ -198,8 +215,18 @@ async def _body(receive: Receive) -> bytes:
     return body
 
 
-async def _send_event(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
+async def _send_events(send: Send, events: list[bytes]) -> None:
+    body = b"".join([b"data: %b\n\n" % event for event in events])
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _send_messages(send: Send, messages: list[bytes]) -> None:
+    for message in messages:
+        await send({"type": "websocket.send", "text": message.decode()})
+
+
+def _encode_result(id: Raw, result: object) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": id, "result": result})
 
 
 async def _respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

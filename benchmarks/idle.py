@@ -12,7 +12,6 @@ The aims: at most 100 KiB a session, under 5 % of one core.
 from __future__ import annotations
 
 import argparse
-import resource
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,7 +25,8 @@ from benchmarks import loop
 from benchmarks.doors import SETUP_SECONDS, Server, start_http
 from benchmarks.http1 import EventReader
 from benchmarks.load import DAEMON_HTTP, started
-from benchmarks.process import cpu_seconds, memory_kib, run_to_end
+from benchmarks.meters import allow_descriptors, cpu_seconds, memory_kib
+from benchmarks.process import run_to_end
 
 MEMORY_AIM_KIB: Final = 100.0
 CPU_AIM_SHARE: Final = 0.05
@@ -46,6 +46,11 @@ class Result(msgspec.Struct, frozen=True):
     resident_kib: int
 
 
+def descriptors_for(sessions: int) -> int:
+    """Returns how many files a daemon with so many sessions has open, at the most."""
+    return sessions * _DESCRIPTORS_PER_SESSION + _OTHER_DESCRIPTORS
+
+
 async def run(sessions: int, seconds: float) -> Result:
     """Starts the daemon and `sessions` idle sessions, and watches them for `seconds`."""
     configuration = f"sessions: {{max_active_per_project: {sessions}}}\n"
@@ -53,14 +58,15 @@ async def run(sessions: int, seconds: float) -> Result:
         pid, server = system.process.pid, Server(system.url, system.token)
         before = memory_kib(pid)
         with ExitStack() as stack:
-            await trio.to_thread.run_sync(partial(_open_all, server, sessions, stack))
+            await trio.to_thread.run_sync(partial(open_idle, server, sessions, stack))
             used = cpu_seconds(pid)
             await trio.sleep(seconds)
             after = memory_kib(pid)
             return Result(sessions, (after - before) / sessions, (cpu_seconds(pid) - used) / seconds, after)
 
 
-def _open_all(server: Server, sessions: int, stack: ExitStack) -> None:
+def open_idle(server: Server, sessions: int, stack: ExitStack) -> None:
+    """Starts `sessions` sessions, each with a stream and a link, and leaves them to `stack`. It blocks."""
     with ThreadPoolExecutor(OPENERS) as openers:
         for stream, link in openers.map(lambda _: _open_one(server), range(sessions)):
             stack.enter_context(stream)
@@ -101,15 +107,6 @@ def table(result: Result) -> str:
     )
 
 
-def _allow_descriptors(sessions: int) -> None:
-    needed = sessions * _DESCRIPTORS_PER_SESSION + _OTHER_DESCRIPTORS
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < needed:
-        raise SystemExit(f"{sessions} sessions need {needed} open files; this shell allows {hard} (ulimit -Hn)")
-    # The daemon inherits it.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
-
-
 def main() -> None:
     """Reads the command line, measures, prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -119,7 +116,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="20 sessions for half a second, for tests")
     given = parser.parse_args()
     sessions, seconds = (20, 0.5) if given.quick else (given.sessions, given.seconds)
-    _allow_descriptors(sessions)
+    allow_descriptors(descriptors_for(sessions))
     result = run_to_end(run, sessions, seconds)
     print(msgspec.json.encode(result).decode() if given.json else table(result))
 

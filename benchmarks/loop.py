@@ -42,7 +42,11 @@ class Loop:
 
     def call_later(self, seconds: float, callback: Callable[[], None]) -> None:
         """Calls `callback` once, `seconds` from now."""
-        heapq.heappush(self._timers, (time.perf_counter() + seconds, next(self._order), callback))
+        self.call_at(time.perf_counter() + seconds, callback)
+
+    def call_at(self, moment: float, callback: Callable[[], None]) -> None:
+        """Calls `callback` once, when `time.perf_counter()` has reached `moment`."""
+        heapq.heappush(self._timers, (moment, next(self._order), callback))
 
     def stop(self) -> None:
         """Ends `run` after the callback that is running."""

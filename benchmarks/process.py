@@ -1,4 +1,4 @@
-"""Processes of a benchmark: started with an owner, spoken to by lines, measured through /proc, ended by their id."""
+"""Processes of a benchmark: started with an owner, spoken to by lines, ended by their id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import trio
 STOP_SECONDS: Final = 8.0
 # A report of a load process holds every latency's digest, never the latencies: far below this.
 MAX_LINE_BYTES: Final = 1024 * 1024
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
 _TAIL_CHARACTERS: Final = 2000
 
 
@@ -132,18 +131,3 @@ def run_to_end(main: Callable[[*Arguments], Awaitable[Result]], *arguments: *Arg
 
 def _bounded_shield() -> trio.CancelScope:
     return trio.CancelScope(deadline=trio.current_time() + STOP_SECONDS, shield=True)
-
-
-def cpu_seconds(pid: int) -> float:
-    """Returns the CPU time, user and system, that all threads of process `pid` have used so far, in seconds."""
-    # The name in parentheses may hold anything; utime and stime are fields 14 and 15 (proc_pid_stat(5)).
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def memory_kib(pid: int, field: str = "VmRSS") -> int:
-    """Returns the resident memory of process `pid` in KiB: `VmRSS` now, `VmHWM` at its highest (proc_pid_status(5))."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1])
-    raise ValueError(f"/proc/{pid}/status has no {field}")

@@ -16,25 +16,22 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
 import trio
 
-from benchmarks.doors import REVISION, Server, start_http
+from benchmarks.doors import HELLO, Server, rpc_request, start_http
 from benchmarks.load import DAEMON_HTTP, START_SECONDS, started
-from benchmarks.process import Lines, memory_kib, run_to_end, running
+from benchmarks.meters import memory_kib
+from benchmarks.process import Lines, run_to_end, running
 
 DAEMON_AIM_MS: Final = 1000.0
 CLIENT_AIM_MS: Final = 300.0
 CLIENT_AIM_MIB: Final = 30.0
-_INITIALIZE: Final = {
-    "jsonrpc": "2.0",
-    "id": 1,
-    "method": "initialize",
-    "params": {"protocolVersion": REVISION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}},
-}
+_INITIALIZE: Final = rpc_request("initialize", HELLO, 1)
 _INITIALIZED: Final = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 _LIST: Final = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
 
@@ -49,18 +46,18 @@ class Result(msgspec.Struct, frozen=True):
     client_mib: list[float]
 
 
-async def run(runs: int) -> Result:
-    """Starts the daemon, and the client beside it, `runs` times each."""
-    daemon = await _repeat(runs, time_daemon)
+async def run(runs: int, *, warm_up: bool) -> Result:
+    """Starts the daemon, and the client beside it, `runs` times each, and once before where there is a `warm_up`."""
+    skipped = 1 if warm_up else 0
+    daemon = await _repeat(runs, skipped, time_daemon)
     async with started(DAEMON_HTTP) as system:
         door = await trio.to_thread.run_sync(start_http, Server(system.url, system.token))
-        client = await _repeat(runs, lambda: time_client(door.session.socket))
+        client = await _repeat(runs, skipped, lambda: time_client(door.session.socket))
     return Result(daemon, [milliseconds for milliseconds, _ in client], [mib for _, mib in client])
 
 
-async def _repeat(runs: int, once: Callable[[], Awaitable[Figure]]) -> list[Figure]:
-    await once()
-    return [await once() for _ in range(runs)]
+async def _repeat(runs: int, skipped: int, once: Callable[[], Awaitable[Figure]]) -> list[Figure]:
+    return [await once() for _ in range(skipped + runs)][skipped:]
 
 
 async def time_daemon() -> float:
@@ -115,9 +112,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--json", action="store_true", help="one line of JSON instead of the table")
-    parser.add_argument("--quick", action="store_true", help="one run, for tests")
+    parser.add_argument("--quick", action="store_true", help="one run each and none before it, for tests")
     given = parser.parse_args()
-    result = run_to_end(run, 1 if given.quick else given.runs)
+    result = run_to_end(partial(run, 1 if given.quick else given.runs, warm_up=not given.quick))
     print(msgspec.json.encode(result).decode() if given.json else table(result))
 
 

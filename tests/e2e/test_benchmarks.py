@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 import trio
 
-from benchmarks.agents import percentile
+from benchmarks import crowd
+from benchmarks.followers import Follower
 from benchmarks.http1 import ChunkReader, EventReader, ResponseReader, request
+from benchmarks.load import DAEMON_SOCKET, FLOOR_SOCKET, SDK
+from benchmarks.meters import percentile
+from benchmarks.relay import BUSY, verdicts
+from benchmarks.rounds import Row
+from benchmarks.websocket import FrameReader, text_frame
+from oubliette.protocol import frames
 
 # Long enough for a machine under load; a benchmark in quick mode takes a few seconds.
 PATIENCE_SECONDS = 60
@@ -34,15 +41,28 @@ async def run_quickly(module: str, *options: str) -> str:
 async def test_relay_prints_a_row_for_every_system() -> None:
     rows = [line.split() for line in (await run_quickly("relay")).splitlines() if line]
     figures = {" ".join(row[:-8]): [float(cell.rstrip("%")) for cell in row[-8:]] for row in rows[2:]}
-    assert list(figures) == ["floor", "SDK relay", "daemon, MCP", "daemon, HTTP"]
+    over_http = ["floor", "SDK relay", "daemon, MCP", "daemon, HTTP"]
+    assert list(figures) == [*over_http, "floor, WebSocket", "daemon, WebSocket"]
     assert all(rate > 0 and 0 < p50 <= p99 and cpu > 0 for rate, p50, p99, cpu, *_ in figures.values())
 
 
 async def test_parallel_prints_each_system_beside_the_one_that_takes_turns() -> None:
     rates = json.loads(await run_quickly("parallel", "--json"))
-    assert list(rates) == ["one by one", "daemon, MCP", "daemon, HTTP"]
+    assert list(rates) == ["one by one", "daemon, MCP"]
     # Each tool takes 50 ms: one after the other that is 20 a second on any machine.
     assert 0 < rates["one by one"] <= 20.5
+
+
+async def test_fanout_gives_every_stream_every_event() -> None:
+    rows = json.loads(await run_quickly("fanout", "--json"))
+    assert sorted(rows) == ["SSE, 3 streams", "WebSocket, 3 streams"]
+    assert all(row["calls_per_second"] > 0 and row["cpu_us_per_call"] > 0 for row in rows.values())
+
+
+async def test_crowd_prints_the_busy_among_the_idle() -> None:
+    heading, row = (await run_quickly("crowd", "--door", "ws")).splitlines()
+    assert heading.split()[0] == "calls/s"
+    assert row.startswith("20 sessions, 2 busy")
 
 
 async def test_idle_prints_memory_and_cpu_beside_their_aims() -> None:
@@ -115,6 +135,82 @@ def test_events_are_read_however_they_are_cut(size: int) -> None:
     events = [event for start in range(0, len(data), size) for event in reader.feed(data[start : start + size])]
     assert reader.status == 200
     assert events == [b'{"n":1}', b'{"n":2}']
+
+
+def row(p99_ms: float = 1.0, cpu_us_per_call: float = 1.0) -> Row:
+    return Row(100, 1, p99_ms, cpu_us_per_call, 0, 0)
+
+
+def test_a_crowd_is_held_against_the_few_at_the_same_rate() -> None:
+    few, many, *_ = crowd.cases(2000, 100, rate=3)
+    assert (few.level.calls_per_second, many.level.calls_per_second, many.idle) == (3, 3, 1900)
+    *_, met = crowd.table({few: row(p99_ms=2), many: row(p99_ms=9)})
+    *_, missed = crowd.table({few: row(p99_ms=2), many: row(p99_ms=10)})
+    assert met.endswith("4.50 times as long, of less than 5: met")
+    assert missed.endswith("5.00 times as long, of less than 5: MISSED")
+
+
+def test_a_socket_is_judged_beside_the_sdk_relay_and_its_own_floor() -> None:
+    rows = {
+        SDK: row(cpu_us_per_call=100),
+        FLOOR_SOCKET: row(cpu_us_per_call=30),
+        DAEMON_SOCKET: row(cpu_us_per_call=39),
+    }
+    verdict = [line.rpartition(" is ")[2] for line in verdicts({BUSY: rows})]
+    assert verdict == ["0.39 × SDK relay, of at most 0.4: met", "1.30 × floor, WebSocket, of at most 1.25: MISSED"]
+
+
+@pytest.mark.parametrize("indexes", [(4, 6), (4, 4), (4, 3)])
+def test_a_stream_that_is_not_given_every_event_in_order_is_an_error(indexes: tuple[int, int]) -> None:
+    follower = Follower()
+    with pytest.raises(ValueError, match="behind event 4"):
+        follower.take([b'{"type":"caller_tool_request","index":%d,"ts":""}' % index for index in indexes])
+
+
+SWITCHED = (
+    b"HTTP/1.1 101 \r\nUpgrade: websocket\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n"
+    + frames.text_frame(b"{}")
+    + frames.ping_frame(b"?")
+    + frames.text_frame(b"x" * 300)
+    + b"\x81\x7f\0\0\0\0\0\0\1\x2c"
+    + b"y" * 300
+)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_messages_are_read_however_they_are_cut(size: int) -> None:
+    reader = FrameReader()
+    read = [
+        message for start in range(0, len(SWITCHED), size) for message in reader.feed(SWITCHED[start : start + size])
+    ]
+    assert reader.status == 101
+    assert read == [b"{}", b"x" * 300, b"y" * 300]
+    assert read_by_the_daemon(reader.reply) is frames.NOTHING_YET, "a pong"
+
+
+@pytest.mark.parametrize("length", [0, 1, 125, 126, 1000, 65_535])
+def test_the_daemon_reads_the_frames_of_the_load(length: int) -> None:
+    text = b"0123456789" * 6554
+    assert read_by_the_daemon(text_frame(text[:length])) == text[:length]
+
+
+def read_by_the_daemon(data: bytes) -> frames.Event:
+    reader = frames.FrameReader(70_000)
+    reader.receive_data(data)
+    return reader.next_event()
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n", ValueError),
+        (SWITCHED + frames.close_frame(1001), ConnectionError),
+        (SWITCHED + b"\x82\x00", ValueError),
+    ],
+)
+def test_what_ends_a_websocket_is_an_error(data: bytes, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        FrameReader().feed(data)
 
 
 def test_an_answer_that_is_no_stream_is_shown() -> None:
