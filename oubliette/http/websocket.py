@@ -5,7 +5,7 @@ returns the messages of one read together, `put` and `flush` write what is ready
 connection's end is said by `receive` alone: behind it `put` and `flush` do nothing.
 
 It ends in four ways. The peer closes: its close frame is answered. We do: `close` says so and waits for the peer's.
-The peer breaks the protocol: it is told the code, and what it still sends is dropped by `close`, so that it sees that.
+The peer breaks the protocol: it is told the code, and what it still sends is dropped for a while, so that it sees that.
 It goes, or neither reads nor answers any more: the stream is closed.
 """
 
@@ -14,11 +14,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from enum import Enum
-from functools import partial
 from math import inf
 from typing import ClassVar, Final
 
@@ -42,6 +39,7 @@ from oubliette.protocol.frames import (
     pong_frame,
     text_frame,
 )
+from oubliette.receiving import receive as receive_bytes
 
 # A ping after so much silence of the peer's, in seconds, and the end after so much more: half-open peers.
 KEEP_ALIVE: Final = 15.0
@@ -51,6 +49,8 @@ CLOSE_TIMEOUT: Final = 2.0
 _CHUNK: Final = 64 * 1024
 # Frames looked at before other tasks have their turn: a chunk may have ten thousand, that take 20 ms.
 _BURST: Final = 256
+# What says that the peer has gone, or that the stream was closed by another task.
+_GONE: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 # Section 1.3.
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
@@ -78,13 +78,12 @@ _TAKES_FRAMES: Final = frozenset({_State.OPEN, _State.CLOSING})
 class WebSocket:
     """A connection whose messages have `max_message` bytes at the most; `received` came behind the handshake.
 
-    One task may `receive`, any may `put` and `flush`, one runs `keep_alive`; who has it calls `close` in the end. A
-    task that is cancelled in a `flush` that waits for the peer ends the connection: half a message may be out.
+    One task may `receive`, any may `put`, `flush` and `close`, one runs `keep_alive`. A task that is cancelled in a
+    `flush` that waits for the peer ends the connection: half a message may be out.
     """
 
     def __init__(self, stream: trio.abc.Stream, received: bytes, max_message: int) -> None:
         self._stream = stream
-        self._read = _reader_of(stream)
         self._outbox = Outbox(stream, seconds=WRITE_TIMEOUT, rate=WRITE_RATE)
         self._frames = FrameReader(max_message)
         self._frames.receive_data(received)
@@ -92,7 +91,7 @@ class WebSocket:
         self._reply = b""  # the frame that answers what was read last
         self._state = _State.OPEN
         self._ended = trio.Event()
-        self._is_receiving = False
+        self._is_reading = False  # one task at a time may
         self._waiting_since = inf  # when the read that waits began
 
     @classmethod
@@ -116,11 +115,17 @@ class WebSocket:
 
         Returns none once the connection is over. Answers pings, the peer's close frame, and what breaks the protocol.
         """
-        if self._state is _State.OPEN and (messages := await self._receive()):
-            return messages
-        if self._state is _State.ENDED:
+        if self._state is _State.OPEN:
+            self._is_reading = True
+            try:
+                while self._state in _TAKES_FRAMES:
+                    if messages := await self._step():
+                        return messages
+            finally:
+                self._is_reading = False
+        if self._state is not _State.CLOSING:
             # Section 7.1.1: "the server MUST close the TCP connection immediately".
-            await trio.aclose_forcefully(self._stream)
+            await self.close()
         return []
 
     def put(self, message: bytes) -> None:
@@ -132,7 +137,7 @@ class WebSocket:
         """Returns when what was put is written, or the peer is cut off: a write has `WRITE_TIMEOUT` and its size's."""
         try:
             await self._outbox.flush()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except _GONE:
             self._end()
         except trio.TooSlowError:
             log.info("a peer that does not read was cut off")
@@ -176,16 +181,6 @@ class WebSocket:
             self._end()
             await trio.aclose_forcefully(self._stream)
 
-    async def _receive(self) -> list[bytes]:
-        self._is_receiving = True
-        try:
-            while self._state in _TAKES_FRAMES:
-                if messages := await self._step():
-                    return messages
-            return []
-        finally:
-            self._is_receiving = False
-
     async def _step(self) -> list[bytes]:
         """Reads once and answers what is not a message; returns the messages, of a connection that is open."""
         await self._fill()
@@ -205,7 +200,9 @@ class WebSocket:
             return await trio.lowlevel.checkpoint()
         self._waiting_since = trio.current_time()
         try:
-            data = await self._read()
+            data = await receive_bytes(self._stream, _CHUNK)
+        except _GONE:
+            data = b""
         finally:
             self._waiting_since = inf
         if data:
@@ -253,20 +250,21 @@ class WebSocket:
 
     async def _hear_out(self) -> None:
         """Returns when the peer has said that it closes too, or has gone."""
+        if self._is_reading:
+            return await self._ended.wait()
+        self._is_reading = True
         if self._state is _State.FAILED:
             await self._drain()
-        elif self._is_receiving:
-            await self._ended.wait()
         while self._state is _State.CLOSING:
             await self._step()
 
     async def _drain(self) -> None:
         """Drops what still comes: a stream that is closed on unread bytes would lose the close frame."""
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        with suppress(*_GONE):
             if isinstance(self._stream, trio.abc.HalfCloseableStream):
                 await self._stream.send_eof()
-        while await self._read():
-            pass
+            while await receive_bytes(self._stream, _CHUNK):
+                pass
 
 
 def _checked_key(request: Request, subprotocol: str) -> bytes:
@@ -291,29 +289,3 @@ def _checked_key(request: Request, subprotocol: str) -> bytes:
 def _accept_value(key: bytes) -> bytes:
     """Section 4.2.2: proves that the handshake was read as one. SHA-1 is what the clause says."""
     return base64.b64encode(hashlib.sha1(key + _GUID, usedforsecurity=False).digest())
-
-
-def _reader_of(stream: trio.abc.Stream) -> Callable[[], Awaitable[bytes]]:
-    """Returns what reads `stream` once, `b""` when it is at its end, however that came."""
-    return partial(_read_socket, stream.socket) if isinstance(stream, trio.SocketStream) else partial(_read, stream)
-
-
-async def _read_socket(socket: trio.socket.SocketType) -> bytes:
-    """Waits first and reads then: trio's own tries first, which in a conversation is a system call for nothing."""
-    # trio 0.35 keeps a wait for a closed socket for ever, and refuses the next one as the second.
-    while socket.fileno() >= 0:
-        try:
-            await trio.lowlevel.wait_readable(socket)
-            return os.read(socket.fileno(), _CHUNK)
-        except BlockingIOError:
-            pass  # woken for nothing
-        except (OSError, trio.ClosedResourceError):
-            break  # the peer has gone, or the stream was closed here
-    return b""
-
-
-async def _read(stream: trio.abc.Stream) -> bytes:
-    try:
-        return bytes(await stream.receive_some(_CHUNK))
-    except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return b""

@@ -11,12 +11,14 @@ import trio
 from hypercorn.trio.worker_context import WorkerContext
 from trio.testing import MemorySendStream, memory_stream_pair
 
+from oubliette.gate import Gate
 from oubliette.http.door import Door, Route
 from oubliette.http.hosts import Hosts
 from oubliette.http.request import Request
 from oubliette.http.server import App, Connection, HttpServer, bind
 from oubliette.scopes import Scope
 from oubliette.tokens import Principal, Tokens
+from tests.helpers.audit import Unwritten
 from tests.helpers.peer import Peer
 from tests.helpers.records import MemoryRecords
 
@@ -94,6 +96,9 @@ class OneToken(Tokens):
     def authenticate(self, token: str) -> Principal:
         return OWNER if token == "good" else super().authenticate(token)
 
+    def is_good(self, principal: Principal) -> bool:
+        return principal is OWNER or super().is_good(principal)
+
 
 class NoStreams:
     """No request is for a stream."""
@@ -102,12 +107,12 @@ class NoStreams:
         return False
 
 
-def make_door(route: Route = echo, *, max_body: int = 100) -> Door:
+def make_door(route: Route = echo, *, max_body: int = 100, tokens: Tokens | None = None) -> Door:
     """Returns a door whose every path leads to `route`, but for `/open`, which needs no token, and `/mcp`."""
     streams: Any = NoStreams()
     return Door(
         hosts=Hosts("127.0.0.1", (), ()),
-        tokens=OneToken(),
+        gate=Gate(tokens or OneToken(), Unwritten()),
         max_body=max_body,
         open_routes={"/open": route},
         mcp=route,

@@ -332,7 +332,11 @@ def scope_of_a_request() -> tuple[Any, Any, Any]:
     return scope, receive, send
 
 
-async def test_a_websocket_is_refused() -> None:
+async def test_a_websocket_is_decided_like_every_request() -> None:
     upgrade = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Key: eHl6")
     async with connected(make_door()) as peer:
-        assert (await answer(peer, request(TOKEN, *upgrade, method="GET", path="/mcp"), "GET"))[0] == 403
+        assert (await answer(peer, request(*upgrade, method="GET", path="/mcp"), "GET"))[0] == 401
+        foreign = request(TOKEN, *upgrade, "Origin: http://evil.com", method="GET", path="/mcp")
+        assert (await answer(peer, foreign, "GET"))[0] == 403
+        await peer.send(request(TOKEN, *upgrade, method="GET", path="/mcp"))
+        assert (await peer.response())[0] == 200, "a route that knows of no WebSocket answers as ever"
