@@ -17,11 +17,11 @@ HOLD_QUIETLY: Final = 1.0
 
 
 class PostAnswer:
-    """The channel of a request that came by POST."""
+    """The channel of a request that came by POST. It `is_over` as soon as the answer is being sent."""
 
     def __init__(self, request: Request) -> None:
+        self.is_over = False
         self._request = request
-        self._is_over = False
 
     async def send(self, *messages: bytes) -> None:
         """Sends messages that come before the answer; the first one makes the response a stream."""
@@ -31,14 +31,14 @@ class PostAnswer:
     async def keep_alive(self) -> None:
         """Makes the response a stream when the answer is long in coming, and writes comments into it."""
         await trio.sleep(HOLD_QUIETLY)
-        while not self._is_over:
+        while not self.is_over:
             await self._open()
             await self._request.write(KEEP_ALIVE)
             await trio.sleep(KEEP_ALIVE_SECONDS)
 
     async def finish(self, answer: Answer) -> None:
         """Sends the answer, and nothing after it."""
-        self._is_over = True
+        self.is_over = True
         if self._request.status:
             await self._request.write(_frame(answer.text), more=False)
         else:
@@ -59,7 +59,9 @@ async def hold(request: Request, work: Callable[[PostAnswer], Awaitable[Answer]]
 
         async def leave() -> None:
             await request.disconnected()
-            nursery.cancel_scope.cancel(reason="the peer has gone")
+            # The end of a response is announced in the same words, while its last bytes may still be on their way.
+            if not answer.is_over:
+                nursery.cancel_scope.cancel(reason="the peer has gone")
 
         nursery.start_soon(leave)
         if can_stream:

@@ -36,15 +36,17 @@ async def answer(exchange: Exchange, message: Message) -> Answer:
 
 async def _answer(exchange: Exchange, message: Message, delivery: Delivery | None) -> Answer:
     answers: list[Answer] = []
+    is_there = trio.Event()
     async with trio.open_nursery() as nursery:
         if exchange.progress_token is not UNSET:
-            nursery.start_soon(_report_waiting, exchange)
+            nursery.start_soon(_report_waiting, exchange, is_there)
         if delivery is not None:
             nursery.start_soon(delivery.run, nursery.cancel_scope)
         answers.append(await methods.answer(exchange, message))
+        # Both then end by themselves: a write that is cancelled takes the connection with it, and the answer too.
+        is_there.set()
         if delivery is not None:
-            await delivery.drain()
-        nursery.cancel_scope.cancel(reason="the answer is there")
+            delivery.end_when_read()
     if delivery is not None and delivery.fell_behind:
         return methods.refuse(exchange.id, LimitExceeded(_FELL_BEHIND), exchange.revision)
     return answers[0]
@@ -53,12 +55,13 @@ async def _answer(exchange: Exchange, message: Message, delivery: Delivery | Non
 _FELL_BEHIND: Final = "the events were not read as fast as they came; go on with session_events and since_index"
 
 
-async def _report_waiting(exchange: Exchange) -> None:
-    """Says how long the request has waited, unless its tool reports something better."""
+async def _report_waiting(exchange: Exchange, is_there: trio.Event) -> None:
+    """Says how long the request has waited, until its answer is there or its tool reports something better."""
     begun = trio.current_time()
     while True:
-        await trio.sleep(PROGRESS_EVERY)
-        if exchange.has_reported:
+        with trio.move_on_after(PROGRESS_EVERY):
+            await is_there.wait()
+        if is_there.is_set() or exchange.has_reported:
             return
         await exchange.send_progress(round(trio.current_time() - begun), None, "waiting")
 
@@ -101,7 +104,7 @@ class Delivery:
         await self._over.wait()
 
     async def run(self, scope: trio.CancelScope) -> None:
-        """Writes events until `drain`; cancels `scope` where the peer does not keep up."""
+        """Writes events until `end_when_read` has been reached; cancels `scope` where the peer does not keep up."""
         try:
             while batch := await self._stream.batch():
                 await self._channel.send(*[as_notification(entry.data) for entry in batch])
@@ -111,7 +114,6 @@ class Delivery:
         finally:
             self._over.set()
 
-    async def drain(self) -> None:
-        """Returns when all that has happened was written."""
+    def end_when_read(self) -> None:
+        """Makes `run` return when all that has happened was written."""
         self._stream.end_when_read()
-        await self._over.wait()

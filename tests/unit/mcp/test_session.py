@@ -273,3 +273,21 @@ async def test_what_has_ended_is_forgotten(tmp_path: Path) -> None:
             await session.over.wait()
         assert stays.id in bench.mcp._covered
         assert len(bench.mcp._covered) < 120
+
+
+async def test_with_its_token_all_mcp_sessions_of_a_principal_go(tmp_path: Path) -> None:
+    """HAZARDS G12. An agent session that starts later finds nobody of them."""
+    async with open_bench(tmp_path) as bench:
+        yours = bench.all.open(OTHER, NEWEST)
+        mine = [bench.mcp, *[bench.all.open(OWNER, NEWEST) for _ in range(3)]]
+        watchers = len(bench.domain.sessions.watchers)
+        async with bench.mcp.open_stream(None, bench.newest) as stream:
+            bench.all.drop(OWNER.token_id)
+            assert stream.has_ended
+        for session in mine:
+            with pytest.raises(NotFound):
+                bench.all.get(session.id, OWNER)
+            bench.all.close(session)
+        assert bench.all.get(yours.id, OTHER) is yours
+        assert len(bench.domain.sessions.watchers) == watchers - len(mine)
+        assert OWNER.token_id not in bench.all._count
