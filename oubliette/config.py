@@ -13,7 +13,6 @@ import json
 import os
 import re
 import sys
-from collections import UserDict
 from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
 from pathlib import Path
@@ -23,6 +22,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_orig
 import msgspec
 from msgspec import Meta, Struct
 
+from oubliette.agents.environment import DAEMON_VARIABLES
+from oubliette.agents.environment import Environment as Environment
 from oubliette.config_file import Document, Given, readable
 
 # About 31 years: longer than anything waits, and safe in every clock's arithmetic. NaN and infinity fall outside too.
@@ -30,10 +31,6 @@ _MAX_SECONDS: Final = 1e9
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _REFERENCE: Final = re.compile(r"\$\{([^}]*)(\}?)")
-# WIRE section 8: what the daemon itself puts into an agent's environment.
-_DAEMON_VARIABLES: Final = frozenset(
-    f"OUBLIETTE_{name}" for name in ("SOCKET", "SESSION_ID", "PROJECT_ID", "WORKSPACE", "CLIENT")
-)
 _AUTHORITY: Final = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?\Z"
 
 Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
@@ -74,13 +71,6 @@ class _ImpossibleError(ValueError):
         super().__init__(f"{keys[0]}: {why}")
         self.keys = keys
         self.why = why
-
-
-class Environment(UserDict[str, str]):
-    """Environment variables whose values are secrets: its repr, and so a log, shows their names alone."""
-
-    def __repr__(self) -> str:
-        return f"<Environment {' '.join(self)}>"
 
 
 def _is_host(text: str) -> bool:
@@ -326,7 +316,7 @@ class _Reader:
         # No error here shows the value: it may be a secret.
         if not _VARIABLE.match(name):
             raise given.error("is no variable's name: letters, digits and _")
-        if name in _DAEMON_VARIABLES:
+        if name in DAEMON_VARIABLES:
             raise given.error("is set by the daemon itself")
         if not isinstance(given.value, str) or "\0" in given.value:
             raise given.error("must be a string without NUL (in quotes where YAML reads something else)")

@@ -1,7 +1,9 @@
 """The daemon: which parts there are, how they start, and how they stop. The only place that knows them all.
 
-    records                     the writer of the records: the last to stop
+    records                     the writers of the records and of the audit log: the last to stop
     └─ work
+       ├─ tokens                tells when one expires
+       ├─ projects              changes that are under way; what was removed is deleted for good
        ├─ sessions              a task each, with its link and its agent
        ├─ http                  a task a connection, a task a request
        └─ the stop, when it is asked for
@@ -20,9 +22,11 @@ from msgspec import Struct
 
 from oubliette.agents.base import Agent
 from oubliette.agents.command import CommandAgent
+from oubliette.audit import AUDIT_FILE, Audit, AuditFile
 from oubliette.config import Config, ExternalProfile, Profile
 from oubliette.declarations import DeclarationLimits
 from oubliette.events import Journal, RingLimits
+from oubliette.gate import Gate
 from oubliette.http.answer_routes import AnswerRoutes
 from oubliette.http.door import Door, Route
 from oubliette.http.event_routes import EventRoutes
@@ -67,6 +71,9 @@ class Daemon:
         self.data_dir = data_dir.absolute()
         self._store = Store.open(self.data_dir)
         try:
+            self._projects = Projects(self._store, self.data_dir)
+            self._projects.reconcile()
+            self._audit = Audit(AuditFile(self.data_dir / AUDIT_FILE))
             self._links = LinkDoor(self.data_dir / "run", config.relay.max_message_bytes)
             self._links.clean()
             self._listener = bind(config.server.host, config.server.port)
@@ -88,24 +95,30 @@ class Daemon:
         """Serves until `stop`, then ends within `server.shutdown_grace_seconds` and a little."""
         async with trio.open_nursery() as records:
             await records.start(self._store.run)
+            records.start_soon(self._audit.run)
             await self._work(task_status)
             records.cancel_scope.cancel()
 
     async def _work(self, task_status: trio.TaskStatus[Started]) -> None:
         journal = await self._open_journal()
         tokens = Tokens(self._store)
-        projects = Projects(self._store, self.data_dir)
-        await projects.ensure_default()
-        admin_token = await tokens.ensure_admin(self.data_dir)
-        sessions = self._make_sessions(journal, projects)
-        services = self._make_services(sessions, tokens, projects)
+        await self._projects.ensure_default()
+        admin_token = await self._ensure_admin(tokens)
+        sessions = self._make_sessions(journal)
+        services = self._make_services(sessions, tokens)
+        self._links.offer(services)
         mcp_sessions = McpSessions(sessions, self._store, services.changes)
         plain = LaterRoute(partial(_load_plain_routes, services))
         door = self._make_door(services, mcp_sessions, Positions(self._store.instance_id, journal), plain)
         server = HttpServer(door, self._listener)
         sessions.watchers.add(lambda session: services.changes.announce("resources"))
+        tokens.watchers |= {sessions.lose_owner, mcp_sessions.drop}
         async with trio.open_nursery() as work:
+            await work.start(self._projects.errands.run)
+            work.start_soon(self._projects.folders.keep_trash_empty)
+            work.start_soon(self._store.keep_purged)
             await work.start(sessions.run)
+            work.start_soon(tokens.expire)
             work.start_soon(server.serve)
             task_status.started(Started(url=self.url, admin_token=admin_token))
             work.start_soon(plain.prepare)
@@ -119,6 +132,13 @@ class Daemon:
             work.cancel_scope.cancel()
         log.info("stopped")
 
+    async def _ensure_admin(self, tokens: Tokens) -> Path | None:
+        """Issues the token of the first start; nobody asked for it, so this is where it is noted."""
+        written_to = await tokens.ensure_admin(self.data_dir)
+        for record in tokens.all() if written_to else ():
+            self._audit.note("token.first", "ok", {"token_id": record.token_id, "scope": record.scope})
+        return written_to
+
     async def _open_journal(self) -> Journal:
         sessions = self._config.sessions
         limits = RingLimits(events=sessions.event_buffer, bytes=sessions.event_buffer_bytes)
@@ -126,7 +146,7 @@ class Daemon:
         await close_interrupted(self._store, journal)
         return journal
 
-    def _make_sessions(self, journal: Journal, projects: Projects) -> Sessions:
+    def _make_sessions(self, journal: Journal) -> Sessions:
         relay, sessions = self._config.relay, self._config.sessions
         limits = SessionLimits(
             relay=RelayLimits(
@@ -138,14 +158,16 @@ class Daemon:
             max_active_per_project=sessions.max_active_per_project,
         )
         agents = {name: _agent(profile) for name, profile in self._config.agents.profiles.items()}
-        return Sessions(self._store, journal, self._links, projects, agents, limits)
+        return Sessions(self._store, journal, self._links, self._projects, agents, limits)
 
-    def _make_services(self, sessions: Sessions, tokens: Tokens, projects: Projects) -> Services:
+    def _make_services(self, sessions: Sessions, tokens: Tokens) -> Services:
         relay = self._config.relay
         return Services(
             sessions=sessions,
             tokens=tokens,
-            projects=projects,
+            gate=Gate(tokens, self._audit),
+            audit=self._audit,
+            projects=self._projects,
             events=self._store,
             poll_grace=relay.poll_grace_seconds,
             default_agent=self._config.agents.default,
@@ -160,7 +182,7 @@ class Daemon:
         server = self._config.server
         return Door(
             hosts=Hosts(server.host, server.allowed_hosts, server.allowed_origins),
-            tokens=services.tokens,
+            gate=services.gate,
             max_body=self._config.relay.max_message_bytes,
             open_routes={
                 "/health": health,

@@ -162,7 +162,7 @@ def _describe(logger: object, method: str, fields: EventDict) -> EventDict:
 
 def _clean(logger: object, method: str, fields: EventDict) -> EventDict:
     """Makes every value one that JSON has, masked and bounded."""
-    return {_bounded(key): _value(value) for key, value in fields.items()}
+    return {masked(key): _value(value) for key, value in fields.items()}
 
 
 def _value(value: object) -> object:
@@ -170,7 +170,7 @@ def _value(value: object) -> object:
         return _leaf(value, MAX_CHARACTERS)
     nested = _nested(value, MAX_DEPTH)
     text = json.dumps(nested)
-    return nested if len(text) <= MAX_CHARACTERS else _bounded(text)
+    return nested if len(text) <= MAX_CHARACTERS else masked(text)
 
 
 def _nested(value: object, depth: int) -> object:
@@ -180,24 +180,25 @@ def _nested(value: object, depth: int) -> object:
         return f"<{type(value).__name__} of {len(value)}>"
     if isinstance(value, dict):
         items = islice(value.items(), MAX_ITEMS)
-        return {_bounded(str(key), MAX_NESTED_CHARACTERS): _nested(item, depth - 1) for key, item in items}
+        return {masked(str(key), MAX_NESTED_CHARACTERS): _nested(item, depth - 1) for key, item in items}
     return [_nested(item, depth - 1) for item in value[:MAX_ITEMS]]
 
 
 def _leaf(value: object, most: int) -> object:
     if isinstance(value, str):
-        return _bounded(value, most)
+        return masked(value, most)
     if value is None or (isinstance(value, int) and value.bit_length() <= 64):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
     try:
-        return _bounded(repr(value), most)
+        return masked(repr(value), most)
     except Exception:  # a broken repr must not cost the line, or the caller
         return f"<{type(value).__name__}>"
 
 
-def _bounded(text: str, most: int = MAX_CHARACTERS) -> str:
+def masked(text: str, most: int = MAX_CHARACTERS) -> str:
+    """Returns a text without the tokens in it, and without its middle where it is longer than `most` characters."""
     # Masked first: a cut could part a secret from its prefix.
     text = _TOKEN.sub("oub_…", text)
     if len(text) <= most:

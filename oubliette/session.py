@@ -6,7 +6,7 @@ one way: the agent is stopped, the caller is told, the links give their last ans
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from oubliette import clock
 from oubliette.agents.base import Agent, Transcript, Turn, TurnResult
-from oubliette.agents.environment import agent_environment
+from oubliette.agents.environment import Environment, agent_environment
 from oubliette.declarations import Declaration
 from oubliette.errors import AgentFailed, Conflict, LimitExceeded, OublietteError
 from oubliette.events import EventLog, Journal
@@ -63,6 +63,11 @@ class Records(Protocol):
     async def wait_for_room(self) -> None: ...
 
 
+async def no_variables() -> Environment:
+    """The `env` of a session that starts no agent."""
+    return Environment()
+
+
 class TurnInLine:
     """A message that waits for its turn, or has it. `done` is set at its end, however it ended."""
 
@@ -90,11 +95,19 @@ class Caller(Struct, frozen=True, kw_only=True):
 class Session:
     """A session that is under way in this process, or one of earlier days that is only read.
 
-    `record` says who and where; `agent` is None for the profile `external`, which starts nothing.
+    `record` says who and where; `agent` is None for the profile `external`, which starts nothing. `variables` returns
+    the `env` of the workspace and its project, asked for at each turn.
     """
 
     def __init__(
-        self, record: SessionRecord, journal: Journal, limits: RelayLimits, *, agent: Agent | None, folder: Path
+        self,
+        record: SessionRecord,
+        journal: Journal,
+        limits: RelayLimits,
+        *,
+        agent: Agent | None,
+        folder: Path,
+        variables: Callable[[], Awaitable[Environment]] = no_variables,
     ) -> None:
         self.id = record.session_id
         self.owner = record.owner
@@ -115,6 +128,7 @@ class Session:
         self.on_declared: list[Callable[[], None]] = []
         self._agent = agent
         self._folder = folder
+        self._variables = variables
         self._recorded_caller = record.caller
         self._line, self._turns = trio.open_memory_channel[TurnInLine](MAX_QUEUED)
         self._current: TurnInLine | None = None
@@ -289,13 +303,15 @@ class Session:
         )
         try:
             with turn.scope:
-                result = await agent.run(
-                    Turn(prompt=turn.prompt, folder=self._folder, environment=environment, say=say)
+                variables = await self._variables()
+                work = Turn(
+                    prompt=turn.prompt, folder=self._folder, environment=environment, variables=variables, say=say
                 )
-                self._finish(turn, result)
+                self._finish(turn, await agent.run(work))
             if turn.scope.cancelled_caught:
                 self._finish(turn, TurnResult(text=said.text))
-        except (OSError, ValueError) as error:  # a program that is missing, or a NUL in an argument
+        # A program that is missing, a NUL in an argument, or an `env` that cannot be read.
+        except (OSError, ValueError, OublietteError) as error:
             self._agent_failed(turn, f"the agent {self.agent_name!r} cannot be started: {error}", None)
         except Exception:
             log.exception("a turn failed", session=self.id)

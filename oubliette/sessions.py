@@ -6,6 +6,7 @@ import contextvars
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,7 +20,7 @@ from oubliette.errors import InvalidParams, LimitExceeded, NotFound, ShuttingDow
 from oubliette.events import Journal
 from oubliette.log import get as get_logger
 from oubliette.log import span
-from oubliette.projects import Projects
+from oubliette.projects import RUNTIMES, Projects
 from oubliette.protocol.events import EndReason
 from oubliette.records import ProjectRecord, SessionRecord, WorkspaceRecord
 from oubliette.relay import RelayLimits
@@ -27,6 +28,8 @@ from oubliette.session import Listener, Records, Session, TurnInLine
 
 # Ended sessions whose requests are still remembered, so that a late answer is told `conflict`; a few KiB each.
 MAX_RECENT: Final = 1000
+# How many are removed with one change of the records.
+MAX_REMOVED: Final = 1000
 
 log = get_logger(__name__)
 
@@ -53,6 +56,9 @@ class SessionRecords(Records, Protocol):
         before: tuple[str, str] | None,
     ) -> list[SessionRecord]: ...
     async def sessions_since(self, owner: str, seq: int) -> list[SessionRecord]: ...
+    async def ended_sessions(self, projects: Collection[str] | None, until: str) -> list[str]: ...
+    async def delete_sessions(self, session_ids: Collection[str]) -> None: ...
+    async def flush(self) -> None: ...
 
 
 class SessionLimits(Struct, frozen=True, kw_only=True):
@@ -92,11 +98,17 @@ class Sessions:
         self._links = links
         self._projects = projects
         self._agents = agents
-        self._limits = limits
+        self.limits = limits
         self._live: dict[str, Session] = {}
         self._recent: OrderedDict[str, Session] = OrderedDict()
         self._nursery: trio.Nursery | None = None
         self._closing = False
+        self._cleaning = trio.Lock()
+
+    @property
+    def agents(self) -> Collection[str]:
+        """The names of the agent profiles."""
+        return self._agents.keys()
 
     def is_external(self, agent: str) -> bool:
         """Whether the profile `agent` starts nothing."""
@@ -158,7 +170,8 @@ class Sessions:
         if not session.over.is_set():
             session.end(reason)
             await session.over.wait()
-            await self._records.save_session(session.record)
+            # What it left behind is queued. Saving it here once more could bring back a session that was removed.
+            await self._records.flush()
 
     async def end_all(self, reason: EndReason) -> None:
         """Refuses new sessions, ends every one there is, and returns when the last one has gone."""
@@ -187,9 +200,48 @@ class Sessions:
         records = await self._records.sessions(projects=projects, owner=None, status=status, limit=limit, before=before)
         return [self._known(record) for record in records]
 
+    def within(self, place: str) -> list[Session]:
+        """Returns the sessions of a project or a workspace, by its id, that are not yet over."""
+        return [session for session in self._live.values() if place in (session.project_id, session.workspace_id)]
+
+    def active(self, place: str) -> list[Session]:
+        """Returns those of them that nobody has ended."""
+        return [session for session in self.within(place) if not session.ending.is_set()]
+
+    async def clean_up(self, projects: Collection[str] | None, until: str) -> int:
+        """Removes the sessions of these projects (None: of all) that had ended by `until`, an RFC 3339 time.
+
+        Returns how many. Raises `InternalError` where they cannot be removed; some may have been.
+        """
+        async with self._cleaning:
+            ended = await self._records.ended_sessions(projects, until)
+            # One that has just ended may still be saying goodbye.
+            ids = [session_id for session_id in ended if session_id not in self._live]
+            for start in range(0, len(ids), MAX_REMOVED):
+                await self._remove(ids[start : start + MAX_REMOVED])
+        return len(ids)
+
+    async def _remove(self, session_ids: list[str]) -> None:
+        try:
+            await self._records.delete_sessions(session_ids)
+        finally:
+            # Also where this is cancelled, as the records may be removed all the same.
+            for session_id in session_ids:
+                self._recent.pop(session_id, None)
+
+    def forget(self, project_id: str) -> None:
+        """Forgets the ended sessions of a project that was deleted."""
+        for session in [one for one in self._recent.values() if one.project_id == project_id]:
+            del self._recent[session.id]
+
     def owned(self, owner: str) -> list[Session]:
         """Returns the sessions of `owner` that are under way."""
         return [session for session in self._live.values() if session.owner == owner]
+
+    def lose_owner(self, owner: str) -> None:
+        """Says that `owner` cannot come back: nobody answers what its sessions' agents ask."""
+        for session in self.owned(owner):
+            session.relay.lose_owner()
 
     async def owned_since(self, owner: str, seq: int) -> list[Session]:
         """Returns the sessions of `owner` that are under way or have had an event after `seq`."""
@@ -202,7 +254,7 @@ class Sessions:
 
     def archived(self, record: SessionRecord) -> Session:
         """Returns a session that can only be read."""
-        return Session(record, self.journal, self._limits.relay, agent=None, folder=Path())
+        return Session(record, self.journal, self.limits.relay, agent=None, folder=Path())
 
     async def _record(self, session: Session) -> None:
         """Stores a new session, or leaves nothing of it behind that goes on."""
@@ -229,7 +281,7 @@ class Sessions:
         if new.agent not in self._agents:
             raise InvalidParams(f"unknown agent {new.agent!r}; one of: {', '.join(self._agents)}", field="agent")
         active = sum(session.project_id == new.project.project_id for session in self._live.values())
-        if active >= self._limits.max_active_per_project:
+        if active >= self.limits.max_active_per_project:
             raise LimitExceeded(f"project {new.project.project_id!r} has {active} active sessions, as many as it may")
 
     def _make(self, new: NewSession) -> Session:
@@ -239,7 +291,7 @@ class Sessions:
             workspace_id=new.workspace.workspace_id,
             status="starting",
             agent=new.agent,
-            runtime="process",
+            runtime=new.project.runtime or RUNTIMES[0],
             owner=new.owner,
             parent_id=None,
             depth=0,
@@ -249,7 +301,14 @@ class Sessions:
             last_index=0,
         )
         folder = self._projects.folder(new.workspace)
-        session = Session(record, self.journal, self._limits.relay, agent=self._agents[new.agent], folder=folder)
+        session = Session(
+            record,
+            self.journal,
+            self.limits.relay,
+            agent=self._agents[new.agent],
+            folder=folder,
+            variables=partial(self._projects.environment, new.workspace),
+        )
         if new.declaration is not None:
             session.declare(new.declaration)
         return session
@@ -272,7 +331,7 @@ class Sessions:
 
     async def _expire(self) -> None:
         """Ends sessions without event or stream for `idle_timeout` seconds."""
-        timeout = self._limits.idle_timeout
+        timeout = self.limits.idle_timeout
         while timeout:
             await trio.sleep(timeout / 4)
             now = trio.current_time()

@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from oubliette.records import FINISHED, ProjectRecord, SessionRecord, StoredEvent, TokenRecord, WorkspaceRecord
 from oubliette.store_files import StoreError
+from oubliette.store_migrations import MIGRATIONS as MIGRATIONS
 
 # How long a statement waits while another process (somebody's `sqlite3` shell, a backup) holds the database.
 BUSY_SECONDS: Final = 5.0
@@ -42,48 +43,16 @@ RecordT = TypeVar("RecordT", bound=Struct)
 
 
 class Statement(NamedTuple):
+    """One change; `also` is written with it or not at all."""
+
     sql: str
     parameters: Mapping[str, object] = {}
+    also: tuple[Statement, ...] = ()
 
 
 class RefusedEvent(NamedTuple):
     event: StoredEvent
     reason: Exception
-
-
-# Forward only: what was released is never edited. Deleting a session deletes its events; AUTOINCREMENT remembers the
-# highest `seq` even when its row is gone, because a `seq` must never name two events.
-MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
-    (
-        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
-        "INSERT INTO meta VALUES ('clean_stop', '1')",
-        """CREATE TABLE tokens (
-            token_id TEXT PRIMARY KEY, name TEXT NOT NULL, scope TEXT NOT NULL, digest BLOB NOT NULL,
-            created_at TEXT NOT NULL, last_used_at TEXT, expires_at TEXT)""",
-        """CREATE TABLE projects (
-            project_id TEXT PRIMARY KEY, name TEXT NOT NULL, description TEXT NOT NULL, agent TEXT, runtime TEXT,
-            packs TEXT, default_workspace_id TEXT NOT NULL, created_at TEXT NOT NULL)""",
-        # No reference to its project: a project's default workspace is saved first, so that no project lacks one.
-        """CREATE TABLE workspaces (
-            workspace_id TEXT PRIMARY KEY, project_id TEXT NOT NULL, name TEXT NOT NULL, created_at TEXT NOT NULL)""",
-        """CREATE TABLE sessions (
-            session_id TEXT PRIMARY KEY, project_id TEXT NOT NULL REFERENCES projects ON DELETE CASCADE,
-            workspace_id TEXT NOT NULL, status TEXT NOT NULL, agent TEXT NOT NULL, runtime TEXT NOT NULL,
-            owner TEXT NOT NULL, parent_id TEXT, depth INTEGER NOT NULL, caller BLOB, created_at TEXT NOT NULL,
-            ended_at TEXT, last_index INTEGER NOT NULL)""",
-        "CREATE INDEX sessions_by_age ON sessions (created_at, session_id)",
-        "CREATE INDEX sessions_of_project ON sessions (project_id)",
-        """CREATE TABLE events (
-            seq INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT NULL REFERENCES sessions ON DELETE CASCADE,
-            event_index INTEGER NOT NULL, type TEXT NOT NULL, data BLOB NOT NULL, UNIQUE (session_id, event_index))""",
-        # A session's row is written when something of it changes, its events all the time: the higher index is true.
-        """CREATE VIEW session_records AS
-            SELECT session_id, project_id, workspace_id, status, agent, runtime, owner, parent_id, depth, caller,
-                created_at, ended_at, max(last_index, ifnull((SELECT max(event_index) FROM events
-                    WHERE events.session_id = sessions.session_id), 0)) AS last_index
-            FROM sessions""",
-    ),
-)
 
 
 # --- opening ---------------------------------------------------------------------------------------------------------
@@ -185,15 +154,32 @@ def commit(
     Raises sqlite3.Error, and then nothing was written.
     """
     with transaction(connection):
-        return [_refusal(connection, *statement) for statement in statements], _insert(connection, events)
+        return [_refusal(connection, statement) for statement in statements], _insert(connection, events)
 
 
-def _refusal(connection: sqlite3.Connection, sql: str, parameters: Mapping[str, object]) -> Exception | None:
+def _refusal(connection: sqlite3.Connection, statement: Statement) -> Exception | None:
     try:
-        connection.execute(sql, parameters)
+        if statement.also:
+            _execute_all(connection, [statement, *statement.also])
+        else:
+            connection.execute(statement.sql, statement.parameters)
     except REFUSALS as error:
         return error
     return None
+
+
+def _execute_all(connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
+    connection.execute("SAVEPOINT together")
+    try:
+        for statement in statements:
+            connection.execute(statement.sql, statement.parameters)
+    except REFUSALS:
+        connection.execute("ROLLBACK TO together")
+        raise
+    finally:
+        # Whatever else failed has ended the transaction, and the savepoint with it.
+        if connection.in_transaction:
+            connection.execute("RELEASE together")
 
 
 def _insert(connection: sqlite3.Connection, events: Sequence[StoredEvent]) -> list[RefusedEvent]:
@@ -257,7 +243,7 @@ def tokens(connection: sqlite3.Connection) -> list[TokenRecord]:
 
 
 def projects(connection: sqlite3.Connection) -> list[ProjectRecord]:
-    return _records(ProjectRecord, connection.execute("SELECT * FROM projects ORDER BY created_at, project_id"))
+    return _records(ProjectRecord, connection.execute("SELECT * FROM project_records ORDER BY created_at, project_id"))
 
 
 def workspaces(connection: sqlite3.Connection) -> list[WorkspaceRecord]:

@@ -70,7 +70,10 @@ class SessionHistory:
             return []
         stored = await self._records.events_of(self._session_id, self._after, HISTORY_PAGE)
         entries = [_entry(event) for event in stored if event.index <= self._until]
-        self._after = entries[-1].index if entries else self._until
+        if not entries:
+            # The session was removed while this was read: "where something asked for is gone, `events_purged` …".
+            entries = [_notice(self._session_id, self._after, self._until + 1)]
+        self._after = entries[-1].index or self._until
         return entries
 
 
@@ -259,7 +262,7 @@ class Stream:
         if entry.index <= delivered:
             return [Entry(0, entry.session_id, 0, entry.type, entry.data)]
         self._delivered[entry.session_id] = entry.index
-        return [entry] if entry.index == delivered + 1 else [_purged(entry, delivered), entry]
+        return [entry] if entry.index == delivered + 1 else [_notice(entry.session_id, delivered, entry.index), entry]
 
     def _leave_ended(self) -> None:
         ended = [session for session in self._sessions.values() if self._feed.has_finished(session.log)]
@@ -284,6 +287,6 @@ def _entry(event: StoredEvent) -> Entry:
     return Entry(event.seq, event.session_id, event.index, event.type, event.data)
 
 
-def _purged(entry: Entry, delivered: int) -> Entry:
-    notice = EventsPurged(session_id=entry.session_id, since_index=delivered, first_index=entry.index, ts=clock.now())
-    return Entry(0, entry.session_id, 0, "events_purged", msgspec.json.encode(notice))
+def _notice(session_id: str, delivered: int, first_index: int) -> Entry:
+    notice = EventsPurged(session_id=session_id, since_index=delivered, first_index=first_index, ts=clock.now())
+    return Entry(0, session_id, 0, "events_purged", msgspec.json.encode(notice))

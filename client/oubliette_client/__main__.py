@@ -51,6 +51,7 @@ def _leave(number: int, frame: object) -> None:
 
 def _serve(path: str, stdin: int, stdout: int) -> int:
     gc.disable()  # modules come to stay: looking for garbage while they load costs a tenth of the start
+    from oubliette_client.key import from_environment
     from oubliette_client.link import SocketUnavailableError
     from oubliette_client.run import run
 
@@ -58,7 +59,7 @@ def _serve(path: str, stdin: int, stdout: int) -> int:
     gc.enable()
     code = 0
     try:
-        run(path, stdin, stdout)
+        run(path, stdin, stdout, from_environment(os.environ))
     except* SocketUnavailableError as failures:
         code = _give_up(str(stdio.leaf(failures)))
     return code

@@ -1,9 +1,9 @@
 """What the agent knows of the tools: when there is a first list to show, and when to say that it changed.
 
-WIRE section 1: "Its first `tools/list` waits until `caller_tools_config`, `pack_tools_config` and … are in, 2 s at
-most; `tools/list_changed` follows whenever the set changes." Up to MCP 2025-11-25 it follows for an agent that said
-`notifications/initialized`; from 2026-07-28 on, for each subscription, whatever the agent listed meanwhile: "no state
-should be inferred from previous requests".
+WIRE section 1: "Its first `tools/list` waits until `caller_tools_config`, `pack_tools_config` and, with a key, the
+answer to `oubliette_tools` are in, 2 s at most; `tools/list_changed` follows whenever the set changes." Up to MCP
+2025-11-25 it follows for an agent that said `notifications/initialized`; from 2026-07-28 on, for each subscription,
+whatever the agent listed meanwhile: "no state should be inferred from previous requests".
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class _Listener:
 
 
 class Catalog:
-    """The set of tools, and who was last told what of it."""
+    """The set of tools, and who was last told what of it; `keyed` says whether those of a key are to come."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, outbox: Outbox, *, keyed: bool = False) -> None:
         self._outbox = outbox
-        self._tools = ToolSet()
+        self._tools = ToolSet(keyed=keyed)
         self._complete = trio.Event()
         self._first_list_until: float | None = None
         self._agent = _Listener(_CHANGED)  # that of the revisions up to 2025-11-25
@@ -49,7 +49,7 @@ class Catalog:
         self._news = trio.Event()
 
     def configure(self, kind: str, params: str) -> None:
-        """Takes a notification of the link that says what tools there are; `params` is source text."""
+        """Takes what the daemon tells of the tools of one kind: the members of `params`, source text."""
         for problem in self._tools.take(kind, params):
             note(problem)
         if self._tools.complete and not self._complete.is_set():

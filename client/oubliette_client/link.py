@@ -60,10 +60,14 @@ class SocketUnavailableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How a request ended: with the source text of a result, or with an error in words for the agent."""
+    """How a request ended: with the source text of a result, or with an error in words for the agent.
+
+    `is_lost`: there was no connection, or none any more, before the daemon's answer was there.
+    """
 
     result: str | None = None
     error: str = NO_REASON
+    is_lost: bool = False
 
 
 @dataclass(slots=True)
@@ -102,7 +106,7 @@ class Connection:
                 nursery.cancel_scope.cancel()
         finally:
             for pending in self._pending.values():
-                pending.end(Answer(error=LOST))
+                pending.end(Answer(error=LOST, is_lost=True))
         return why
 
     async def request(self, method: str, params: str, report: Report) -> Answer:
@@ -130,7 +134,7 @@ class Connection:
                 pending.report = None
                 if not self.agent_has_gone:
                     self._outbox.put(_cancelled(id))
-        return pending.answer or Answer(error=LOST)
+        return pending.answer or Answer(error=LOST, is_lost=True)
 
     async def _write(self, scope: trio.CancelScope) -> None:
         await self._outbox.run(self._stream)
@@ -205,6 +209,7 @@ class Link:
         self._room = room
         self._connect = connect
         self._connection: Connection | None = None
+        self._up = trio.Event()
 
     @property
     def connected(self) -> bool:
@@ -225,10 +230,14 @@ class Link:
             stream = await self._again(pauses)
             note("connected to Oubliette again")
 
+    async def up(self) -> None:
+        """Waits until a request can be sent."""
+        await self._up.wait()
+
     async def request(self, method: str, params: str, report: Report) -> Answer:
         """Sends a request, waits for its end and returns how it ended. See `Connection.request`."""
         if self._connection is None:
-            return Answer(error=NOT_CONNECTED)
+            return Answer(error=NOT_CONNECTED, is_lost=True)
         return await self._connection.request(method, params, report)
 
     def leave(self) -> None:
@@ -238,6 +247,7 @@ class Link:
 
     async def _serve(self, stream: trio.abc.Stream) -> str:
         self._connection = Connection(stream, self._on_config, self._room)
+        self._up.set()
         try:
             return await self._connection.run()
         except Exception as failure:
@@ -245,6 +255,7 @@ class Link:
             return f"internal error, {type(leaf(failure)).__name__}"
         finally:
             self._connection = None
+            self._up = trio.Event()
 
     async def _first(self) -> trio.abc.Stream:
         pauses, why = Pauses(LONGEST_START_PAUSE_SECONDS), "no answer"

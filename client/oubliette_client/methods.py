@@ -17,6 +17,7 @@ from oubliette.protocol.revisions import NEWEST, Revision, negotiate
 from oubliette_client import era, source
 from oubliette_client.catalog import Catalog
 from oubliette_client.era import Params, Request
+from oubliette_client.key import ApiKey
 from oubliette_client.link import NOT_CONNECTED, Answer, Link
 from oubliette_client.messages import INVALID_PARAMS, NULL, RequestError
 from oubliette_client.progress import Progress, token_of
@@ -46,10 +47,13 @@ class Handlers:
 class Methods:
     """The client's answers to its one agent."""
 
-    def __init__(self, catalog: Catalog, link: Link, outbox: Outbox, subscriptions: Subscriptions) -> None:
+    def __init__(
+        self, catalog: Catalog, link: Link, outbox: Outbox, subscriptions: Subscriptions, key: ApiKey | None
+    ) -> None:
         self._catalog = catalog
         self._link = link
         self._outbox = outbox
+        self._key = key
         self._listing = trio.Lock()
         # The revision of the requests that name none. Until `initialize` says otherwise; the official servers answer
         # agents that never send it, too.
@@ -104,6 +108,8 @@ class Methods:
     async def _ask(self, tool: Tool, params: Params) -> Answer:
         arguments = params.get("arguments", NULL)
         asked = tool.params(arguments if arguments != NULL else "{}")
+        if tool.needs_key and self._key is not None:
+            asked = self._key.sign(asked)
         token = token_of(params)
         if token is None:
             return await self._link.request(tool.method, asked, lambda report: None)

@@ -1,6 +1,6 @@
-"""The set of tools that an agent is shown, as the daemon's notifications make it (WIRE section 1).
+"""The set of tools that an agent is shown: the client's own, and what the daemon tells of others (WIRE section 1).
 
-Every source of tools is one row of `READERS`; a further one is a further row.
+Every source of tools that the daemon tells of is one row of `READERS`; a further one is a further row.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from oubliette.protocol.members import members
-from oubliette.protocol.names import is_tool_name, mcp_name
+from oubliette.protocol.names import RESERVED_CALLER_ID, is_tool_name, mcp_name
 from oubliette.protocol.revisions import Revision
 from oubliette_client import source
 
@@ -25,9 +25,11 @@ class Tool:
     method: str
     """the request's method"""
     target: str
-    """the member of the request's params that names the tool, source text"""
+    """the member of the request's params that names the tool, source text; empty where the method is the tool"""
     shown: dict[str, str]
     """the members of its MCP entry beside the name, source text"""
+    needs_key: bool = False
+    """whether the request must carry the agent's key"""
 
     def entry(self, revision: Revision) -> str:
         """Returns the tool as `tools/list` shows it to an agent that speaks `revision`."""
@@ -36,31 +38,32 @@ class Tool:
 
     def params(self, arguments: str) -> str:
         """Returns the params of the request that calls the tool with `arguments`, source text."""
-        return f'{{{self.target},"arguments":{arguments}}}'
+        return f'{{{self.target},"arguments":{arguments}}}' if self.target else arguments
 
 
 class ToolSet:
-    """The tools of every source, and whether each source has been heard."""
+    """The tools of every source, and whether each source has been heard; with `keyed`, the tools of a key are one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keyed: bool = False) -> None:
+        self._expected = READERS.keys() if keyed else READERS.keys() - {KEYED}
         self._told: dict[str, list[Tool]] = {}
         self._problems: frozenset[str] = frozenset()
-        self.by_name: dict[str, Tool] = {}
+        self.by_name, _ = _by_name([*OWN])
 
     @property
     def complete(self) -> bool:
         """Says whether every source has been heard."""
-        return self._told.keys() == READERS.keys()
+        return self._told.keys() == self._expected
 
     def take(self, kind: str, params: str) -> list[str]:
         """Replaces what the source `kind` told before. Returns in words what cannot be shown and could until now.
 
         A notification of another kind changes nothing: a newer daemon may send some.
         """
-        if kind not in READERS:
+        if kind not in self._expected:
             return []
         self._told[kind], problems = _read(kind, params)
-        self.by_name, clashes = _by_name([tool for tools in self._told.values() for tool in tools])
+        self.by_name, clashes = _by_name([*OWN, *(tool for tools in self._told.values() for tool in tools)])
         known, self._problems = self._problems, frozenset(problems + clashes)
         return sorted(self._problems - known)
 
@@ -114,10 +117,34 @@ def _pack_tool(params: dict[str, str], declaration: dict[str, str]) -> Tool:
     return _tool(mcp_name(pack, name), "pack_tool", f'"name":{source.quote(f"{pack}.{name}")}', declaration)
 
 
+def _keyed_tool(params: dict[str, str], declaration: dict[str, str]) -> Tool:
+    name = _required(declaration, "name")
+    target = f'"tool":{source.quote(name)}'
+    # No caller may have this name, so no caller's tool can be taken for one of these.
+    shown_name = mcp_name(RESERVED_CALLER_ID, name)
+    return _tool(shown_name, "oubliette_call_tool", target, declaration, needs_key=True)
+
+
+KEYED: Final = "oubliette_tools"
 READERS: Final[dict[str, Callable[[dict[str, str], dict[str, str]], Tool]]] = {
     "caller_tools_config": _caller_tool,
     "pack_tools_config": _pack_tool,
+    KEYED: _keyed_tool,
 }
+# Those that are there whatever the daemon tells.
+OWN: Final = (
+    Tool(
+        name="project_list",
+        method="project_list",
+        target="",
+        shown={
+            "title": '"Own project"',
+            "description": '"Returns the project that this session works in: its id, name and description."',
+            "inputSchema": '{"type":"object","properties":{},"additionalProperties":false}',
+            "annotations": '{"readOnlyHint":true,"openWorldHint":false}',
+        },
+    ),
+)
 
 
 def _required(found: dict[str, str], key: str) -> str:
@@ -127,11 +154,11 @@ def _required(found: dict[str, str], key: str) -> str:
     return value
 
 
-def _tool(name: str, method: str, target: str, declaration: dict[str, str]) -> Tool:
+def _tool(name: str, method: str, target: str, declaration: dict[str, str], *, needs_key: bool = False) -> Tool:
     # Agents break on longer names and on other characters (WIRE section 2), some of them for the whole list.
     if not is_tool_name(name):
         raise ValueError(f"agents do not take the name {name}")
-    return Tool(name=name, method=method, target=target, shown=_shown(declaration))
+    return Tool(name=name, method=method, target=target, shown=_shown(declaration), needs_key=needs_key)
 
 
 def _shown(declaration: dict[str, str]) -> dict[str, str]:

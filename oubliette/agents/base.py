@@ -7,19 +7,26 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, Protocol
 
+import msgspec
 from msgspec import Struct
+
+from oubliette.agents.environment import Environment
 
 # A turn's text is what its agent said; of more characters than these the end is kept.
 MAX_TEXT: Final = 1024 * 1024
 
 
 class Turn(Struct, frozen=True, kw_only=True):
-    """One message for an agent, and where it works. `say` tells the session of a line that the agent said."""
+    """One message for an agent, and where it works. `say` tells the session of a line that the agent said.
+
+    `environment` is what the host and the daemon say, `variables` are the `env` of the workspace and its project.
+    """
 
     prompt: str
     folder: Path
     environment: dict[str, str]
     say: Callable[[str], Awaitable[None]]
+    variables: Environment = msgspec.field(default_factory=Environment)
 
 
 class TurnResult(Struct, frozen=True, kw_only=True):

@@ -34,7 +34,8 @@ class CommandAgent:
         exit_code, complaint = await run_process(
             argv,
             folder=turn.folder,
-            environment={**turn.environment, **self._environment},
+            # The nearest goes first: what a workspace says over what its profile says for all.
+            environment={**turn.environment, **self._environment, **turn.variables},
             stdin=b"" if in_argv else turn.prompt.encode(),
             on_line=on_line,
         )

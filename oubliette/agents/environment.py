@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections import UserDict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,17 @@ _PASSED_ON: Final = (
     "TZ",
     "TMPDIR",
 )
+
+DAEMON_VARIABLES: Final = frozenset(
+    f"OUBLIETTE_{name}" for name in ("SOCKET", "SESSION_ID", "PROJECT_ID", "WORKSPACE", "CLIENT")
+)
+
+
+class Environment(UserDict[str, str]):
+    """Environment variables whose values are secrets: its repr, and so a log, shows their names alone."""
+
+    def __repr__(self) -> str:
+        return f"<Environment {' '.join(self)}>"
 
 
 def agent_environment(

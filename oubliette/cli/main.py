@@ -14,6 +14,8 @@ import oubliette
 COMMANDS: Final = {
     "serve": "oubliette.cli.serve:serve_command",
     "demo": "oubliette.cli.demo:demo_command",
+    "project": "oubliette.cli.project:project_group",
+    "workspace": "oubliette.cli.workspace:workspace_group",
     "session": "oubliette.cli.session:session_group",
     "token": "oubliette.cli.token:token_group",
 }

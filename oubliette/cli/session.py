@@ -25,7 +25,7 @@ _STATUSES = ("starting", "running", "idle", "completed", "failed", "ended", "int
 
 @click.group("session")
 def session_group() -> None:
-    """List, watch, message and end sessions."""
+    """List, watch, message, end and clean up sessions."""
 
 
 @session_group.command("list")
@@ -60,15 +60,17 @@ def watch(daemon: DaemonClient, *, session_id: str, since: int, as_json: bool) -
 
 @session_group.command("send")
 @click.argument("words", nargs=-1, required=True, metavar="[ID] MESSAGE")
+@click.option("--project", "project_id", help="The project of a new session")
+@click.option("--workspace", "workspace_id", help="The workspace of a new session")
 @click.option("--agent", help="The agent profile of a new session")
 @click.option("--wait", is_flag=True, help="Wait for the end of the turn, and print what the agent said")
 @remote_command
-def send(daemon: DaemonClient, *, words: tuple[str, ...], agent: str | None, wait: bool, as_json: bool) -> None:
+def send(daemon: DaemonClient, *, words: tuple[str, ...], wait: bool, as_json: bool, **place: str | None) -> None:
     """Start a session with MESSAGE, or go on with the session ID; print its id."""
     if len(words) > 2:
         raise click.UsageError("give at most a session's id and one message; a message of several words needs quotes")
     *ids, message = words
-    arguments: dict[str, Any] = {"message": message, "agent": agent, "wait": wait}
+    arguments: dict[str, Any] = {"message": message, "wait": wait, **place}
     session = daemon.call_tool("session_message", {**arguments, "session_id": ids[0] if ids else None})
     if as_json:
         return print_json(session)
@@ -87,6 +89,24 @@ def end(daemon: DaemonClient, *, session_id: str, as_json: bool) -> None:
     if as_json:
         return print_json(session)
     click.echo(visible(f"session {session['session_id']} has ended: {session['status']}"))
+
+
+@session_group.command("cleanup")
+@click.option("--project", "project_id", help="Only sessions of this project")
+@click.option(
+    "--max-age-hours",
+    type=click.FloatRange(0),
+    default=24,
+    show_default=True,
+    help="Keep those that ended less than so many hours ago",
+)
+@remote_command
+def cleanup(daemon: DaemonClient, *, project_id: str | None, max_age_hours: float, as_json: bool) -> None:
+    """Remove ended sessions with their events, for good."""
+    done = daemon.call_tool("session_cleanup", {"project_id": project_id, "max_age_hours": max_age_hours})
+    if as_json:
+        return print_json(done)
+    click.echo(f"{done['removed']} sessions are removed")
 
 
 def _tell_lost(error: UnreachableError) -> None:

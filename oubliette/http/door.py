@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from oubliette import errors
+from oubliette.audit import Door as DoorName
 from oubliette.errors import (
     BodyTooLong,
     BodyTooSlow,
@@ -20,14 +21,15 @@ from oubliette.errors import (
     InvalidRequest,
     OublietteError,
     ShuttingDown,
+    Unauthorized,
     UnsupportedMediaType,
 )
+from oubliette.gate import LAST_WORDS, Gate, TooManyFailures
 from oubliette.http.hosts import Hosts
 from oubliette.http.request import JSON, Header, Receive, Request, Send
 from oubliette.log import get as get_logger
 from oubliette.log import span
 from oubliette.protocol.jsonrpc import encode_error
-from oubliette.tokens import Tokens
 
 # How long a body may take to arrive: so many seconds, and the time that its declared length takes at this rate.
 BODY_TIMEOUT: Final = 30.0
@@ -67,7 +69,7 @@ class Door:
         self,
         *,
         hosts: Hosts,
-        tokens: Tokens,
+        gate: Gate,
         max_body: int,
         open_routes: dict[str, Route],
         mcp: Route,
@@ -75,7 +77,7 @@ class Door:
         plain: Route,
     ) -> None:
         self._hosts = hosts
-        self._tokens = tokens
+        self._gate = gate
         self._max_body = max_body
         self._open_routes = open_routes
         self._mcp = mcp
@@ -110,9 +112,10 @@ class Door:
             return await route(request)
         if self.is_stopping:
             raise ShuttingDown("the daemon is stopping")
-        request.principal = self._tokens.authenticate(_bearer(request))
-        request.body = await self._read_body(request)
-        await self._route(request)(request)
+        request.principal = self._gate.admit(_bearer(request), door=_door(request), source=_address(request))
+        with self._gate.lease(request.principal):
+            request.body = await self._read_body(request)
+            await self._route(request)(request)
 
     def _route(self, request: Request) -> Route:
         if request.path == MCP_PATH:
@@ -165,17 +168,26 @@ class Door:
 
     async def _refuse(self, request: Request, error: OublietteError) -> None:
         if request.status:
-            return  # the head is out: Hypercorn ends the connection, which tells the peer
+            # The head is out: Hypercorn ends the connection, which tells the peer.
+            return await _end_stream(request) if isinstance(error, Unauthorized) else None
         is_mcp = request.path == MCP_PATH
         body = encode_error(b"null", errors.as_jsonrpc(error)) if is_mcp else errors.as_http(error)
         headers: list[Header] = [JSON, (b"content-length", b"%d" % len(body))]
         headers += [(b"www-authenticate", b"Bearer")] if error.http_status == 401 else []
         headers += [_ALLOW_MCP if is_mcp else _ALLOW] if error.http_status == 405 else []
         headers += _WEBSOCKET if error.http_status == 426 else ()
+        headers += [(b"retry-after", b"%d" % error.retry_after)] if isinstance(error, TooManyFailures) else []
         await request.start(error.http_status, headers)
         await request.write(body)
         await _drain(request)
         await request.write(b"", more=False)
+
+
+async def _end_stream(request: Request) -> None:
+    """Ends the response of a principal who may have no more of it, in good order where its peer reads."""
+    if request.status == 200 and not request.is_answered:
+        with trio.move_on_after(LAST_WORDS):
+            await request.write(b"", more=False)
 
 
 async def _drain(request: Request) -> None:
@@ -200,6 +212,17 @@ def _check_type(request: Request) -> None:
     kind = request.header(b"content-type").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise UnsupportedMediaType(f"Content-Type must be application/json, not {kind or 'missing'!r}")
+
+
+def _door(request: Request) -> DoorName:
+    if request.path != MCP_PATH:
+        return "http"
+    return "websocket" if request.wants_websocket else "mcp"
+
+
+def _address(request: Request) -> str:
+    """The peer's address, without its port: whoever guesses has as many ports as it likes."""
+    return str((request.scope.get("client") or ("unknown",))[0])
 
 
 def _bearer(request: Request) -> str:

@@ -86,7 +86,7 @@ class EventRoutes:
         return Stream(call.principal.token_id, self._services.events)
 
     def _call(self, request: Request) -> Call:
-        return Call(principal=request.known_principal, services=self._services)
+        return Call(principal=request.known_principal, services=self._services, door="http")
 
 
 def _resume_index(request: Request) -> int | None:

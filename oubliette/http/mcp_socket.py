@@ -21,6 +21,7 @@ from msgspec import UNSET
 from oubliette import errors
 from oubliette.errors import InvalidParams, InvalidRequest, LimitExceeded, OublietteError, ParseError
 from oubliette.events import FellBehindError
+from oubliette.gate import ENDED
 from oubliette.http.request import Request
 from oubliette.http.websocket import WebSocket
 from oubliette.log import get as get_logger
@@ -47,8 +48,9 @@ from oubliette.toolbox.call import Services
 SUBPROTOCOL: Final = "mcp"
 # Requests of one connection that may wait at a time, as on a link: each holds its message, and a task.
 MAX_RUNNING: Final = 1000
-# RFC 6455, section 7.4.1, and IANA's registry: "going away", "try again later".
+# RFC 6455, section 7.4.1, and IANA's registry: "going away", "violates its policy", "try again later".
 GOING_AWAY: Final = 1001
+POLICY_VIOLATION: Final = 1008
 TRY_AGAIN_LATER: Final = 1013
 
 log = get_logger(__name__)
@@ -65,7 +67,11 @@ class McpSockets:
     async def __call__(self, request: Request) -> None:
         """Takes the connection of `request` over, until either side closes it. Raises what the handshake raises."""
         socket = await WebSocket.accept(request, subprotocol=SUBPROTOCOL, max_message=self._max_message)
-        await McpSocket(socket, request.known_principal, self._services, self._mcp_sessions).run()
+        try:
+            await McpSocket(socket, request.known_principal, self._services, self._mcp_sessions).run()
+        finally:
+            if self._services.gate.has_ended:
+                await socket.close(POLICY_VIOLATION, ENDED)
 
 
 class McpSocket:
@@ -183,7 +189,8 @@ class McpSocket:
 
     def _exchange(self, message: Message) -> Exchange | None:
         """Returns what the request is answered with, None for an `initialize`. Raises `OublietteError` for neither."""
-        common = partial(Exchange, id=message.id, principal=self._principal, services=self._services, channel=self)
+        whose = partial(Exchange, principal=self._principal, services=self._services, channel=self, door="websocket")
+        common = partial(whose, id=message.id)
         if says_its_revision(message) or message.method in methods.STATELESS:
             envelope = open_envelope(message, None)
             return common(

@@ -23,7 +23,8 @@ JSON: Final = (b"content-type", b"application/json")
 class Request:
     """A request that the door has let in: `principal` is who it is made as, `body` is whole and within bounds.
 
-    `is_received` is true when nothing of its body is still to come, `status` is the answer's once its head is out.
+    `is_received` is true when nothing of its body is still to come, `status` is the answer's once its head is out, and
+    `is_answered` is true when nothing of the answer is still to come.
     """
 
     def __init__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -34,6 +35,7 @@ class Request:
         self.body = b""
         self.principal: Principal | None = None
         self.is_received = False
+        self.is_answered = False
         self.status = 0
         self._receive = receive
         self._send = send
@@ -79,6 +81,7 @@ class Request:
 
     async def write(self, chunk: bytes, *, more: bool = True) -> None:
         """Sends a part of the body; the last one with `more=False`."""
+        self.is_answered = not more
         await self._send({"type": "http.response.body", "body": chunk, "more_body": more})
 
     async def respond(self, status: int, body: bytes = b"", headers: Iterable[Header] = ()) -> None:

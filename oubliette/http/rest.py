@@ -83,7 +83,7 @@ class PlainRoutes:
         return _json(200, await self._run("session_events", arguments))
 
     def _call(self) -> Call:
-        return Call(principal=_incoming().known_principal, services=self._services)
+        return Call(principal=_incoming().known_principal, services=self._services, door="http")
 
     async def _run(self, tool: str, arguments: dict[str, Any]) -> bytes:
         return await box.run(self._call(), box.find(tool), msgspec.json.encode(arguments))

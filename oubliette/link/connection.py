@@ -2,7 +2,8 @@
 
 Three kinds of task, in two nested nurseries: the reader and the running requests in the inner one, the teller of news
 in the outer one. When the client goes, the inner nursery is cancelled and its requests end as `agent_gone`. When the
-session ends, only the reader stops: the requests have their outcomes already, and write them.
+session ends, the reader stops, and what the daemon itself was asked for: a caller's tools have their outcomes already.
+All of them write their answers.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import msgspec
 import trio
 
 from oubliette import errors
-from oubliette.errors import Forbidden, InvalidParams, InvalidRequest, MethodNotFound, OublietteError
+from oubliette.errors import Forbidden, InvalidRequest, MethodNotFound, OublietteError, RequestCancelled
+from oubliette.link.methods import METHODS, DaemonMethods, Work, decode_params
 from oubliette.log import span
 from oubliette.outbox import Outbox
 from oubliette.protocol import link
 from oubliette.protocol.jsonrpc import MalformedError, Message, decode, encode_error, encode_result
 from oubliette.protocol.lines import CLOSED, ENVELOPE_ALLOWANCE, NEED_DATA, OVERSIZED, LineReader
+from oubliette.receiving import receive
 from oubliette.relay import QUOTED, Pending, Progress
 from oubliette.session import Session
 
@@ -34,21 +37,29 @@ _cancelled_decoder: Final = msgspec.json.Decoder(link.CancelledParams)
 
 
 class Connection:
-    """One client of `session` on `stream`; `max_message_bytes` bounds a payload."""
+    """One client of `session` on `stream`; `max_message_bytes` bounds a payload, `daemon` answers for the daemon."""
 
-    def __init__(self, session: Session, stream: trio.abc.Stream, max_message_bytes: int) -> None:
+    def __init__(
+        self, session: Session, stream: trio.abc.Stream, max_message_bytes: int, daemon: DaemonMethods
+    ) -> None:
         self._session = session
         self._stream = stream
+        self._daemon = daemon
         self._lines = LineReader(max_message_bytes + ENVELOPE_ALLOWANCE)
         self._reading = trio.CancelScope()
         self._outbox = Outbox(stream, seconds=WRITE_SECONDS, rate=WRITE_RATE)
-        self._running: dict[bytes, Pending] = {}
+        # What a cancellation by the client does, by id.
+        self._running: dict[bytes, Callable[[], None]] = {}
+        self._asked_of_daemon: set[trio.CancelScope] = set()
         # What to tell: the newest state only, so that a slow client costs no memory.
         self._news = trio.Event()
         self._config_due = False
         self._progress: dict[bytes, Progress] = {}
         self._is_first_line = True
-        self._methods: dict[str, Callable[[Message, trio.Nursery], None]] = {"caller_tool": self._caller_tool}
+        self._methods: dict[str, Callable[[Message, trio.Nursery], None]] = {
+            "caller_tool": self._caller_tool,
+            **dict.fromkeys(METHODS, self._ask_daemon),
+        }
 
     async def run(self) -> None:
         """Serves the client until it goes, or until `finish` and the last answer."""
@@ -71,12 +82,14 @@ class Connection:
     def finish(self) -> None:
         """Reads no more: the connection ends with the answers of what is running."""
         self._reading.cancel(reason="the session is ending")
+        for asked in self._asked_of_daemon:
+            asked.cancel(reason="the session is ending")
 
     async def _read(self, requests: trio.Nursery) -> None:
         while True:
             line = self._lines.next_event()
             if line is NEED_DATA:
-                self._lines.receive_data(bytes(await self._stream.receive_some(_CHUNK)))
+                self._lines.receive_data(await receive(self._stream, _CHUNK))
             elif line is CLOSED:
                 return
             elif line is OVERSIZED:
@@ -122,12 +135,10 @@ class Connection:
             raise _RefusedError(message.id, error) from None
 
     def _caller_tool(self, message: Message, requests: trio.Nursery) -> None:
-        params = _decode_params(_caller_tool_decoder, message)
+        params = decode_params(_caller_tool_decoder, message)
         arguments = link.EMPTY_OBJECT if bytes(params.arguments) == b"null" else params.arguments
         pending = self._session.relay.begin(params.tool, arguments, partial(self._progressed, message.id))
-        # Without an id a request cannot be cancelled, nor can its id be in use.
-        if message.id not in (b"", b"null"):
-            self._running[message.id] = pending
+        self._note_running(message.id, partial(self._session.relay.cancel, pending))
         requests.start_soon(self._answer, message.id, pending)
 
     async def _answer(self, id: bytes, pending: Pending) -> None:
@@ -141,6 +152,27 @@ class Connection:
             self._progress.pop(id, None)
         await self._send(answer)
 
+    def _ask_daemon(self, message: Message, requests: trio.Nursery) -> None:
+        work = self._daemon.begin(message)
+        scope = trio.CancelScope()
+        self._asked_of_daemon.add(scope)
+        self._note_running(message.id, scope.cancel)
+        requests.start_soon(self._answer_for_daemon, message.id, work, scope)
+
+    async def _answer_for_daemon(self, id: bytes, work: Work, scope: trio.CancelScope) -> None:
+        try:
+            answer = await _response(id, work, scope)
+            self._running.pop(id, None)
+            await self._send(answer)
+        finally:
+            self._asked_of_daemon.discard(scope)
+            self._daemon.end()
+
+    def _note_running(self, id: bytes, cancel: Callable[[], None]) -> None:
+        # Without an id a request cannot be cancelled, nor can its id be in use.
+        if id not in (b"", b"null"):
+            self._running[id] = cancel
+
     def _notified(self, message: Message) -> None:
         """Takes a notification; one that is unknown or names what has ended is ignored (JSON-RPC 2.0, section 4.1)."""
         if message.method != "notifications/cancelled":
@@ -149,9 +181,9 @@ class Connection:
             id = Message(raw_id=_cancelled_decoder.decode(message.params).request_id).id
         except msgspec.MsgspecError:
             return
-        pending = self._running.get(id)
-        if pending is not None:
-            self._session.relay.cancel(pending)
+        cancel = self._running.get(id)
+        if cancel is not None:
+            cancel()
 
     def _declared(self) -> None:
         self._config_due = True
@@ -192,6 +224,16 @@ class Connection:
         await self._outbox.send(line + b"\n")
 
 
+async def _response(id: bytes, work: Work, scope: trio.CancelScope) -> bytes:
+    with scope:
+        try:
+            return encode_result(id, await work())
+        except OublietteError as error:
+            return encode_error(id, errors.as_jsonrpc(error))
+    # WIRE section 1: "Whatever is pending when its session ends or the daemon stops is answered with -32800".
+    return encode_error(id, errors.as_jsonrpc(RequestCancelled("the request was cancelled before it had ended")))
+
+
 class _RefusedError(Exception):
     """A request that is answered with an error at once."""
 
@@ -199,10 +241,3 @@ class _RefusedError(Exception):
         super().__init__(str(error))
         self.id = id
         self.error = error
-
-
-def _decode_params(decoder: msgspec.json.Decoder[link.CallerToolParams], message: Message) -> link.CallerToolParams:
-    try:
-        return decoder.decode(message.params or link.EMPTY_OBJECT)
-    except msgspec.ValidationError as error:
-        raise InvalidParams(f"params of {message.method!r}: {error}", field="params") from None

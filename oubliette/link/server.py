@@ -13,9 +13,11 @@ import trio
 
 from oubliette.errors import InternalError, LimitExceeded, as_jsonrpc
 from oubliette.link.connection import Connection
+from oubliette.link.methods import DaemonMethods
 from oubliette.log import get as get_logger
 from oubliette.protocol.jsonrpc import encode_error
 from oubliette.session import Session
+from oubliette.toolbox.call import Services
 
 # `sun_path` holds 108 bytes, one of them for the NUL.
 MAX_SOCKET_PATH: Final = 107
@@ -40,6 +42,7 @@ class LinkDoor:
     def __init__(self, run_dir: Path, max_message_bytes: int) -> None:
         self._run_dir = run_dir
         self._max_message_bytes = max_message_bytes
+        self._services: Services | None = None
         length = len(os.fsencode(self._new_path().absolute()))
         if length > MAX_SOCKET_PATH:
             raise InternalError(
@@ -57,13 +60,20 @@ class LinkDoor:
         except OSError as error:
             raise InternalError(f"the directory of the sockets cannot be made anew: {error}") from error
 
+    def offer(self, services: Services) -> None:
+        """Says what agents' requests to the daemon itself work on. Comes before the first `open`: the services know
+        the sessions, which know this door, so it cannot be told when it is made.
+        """
+        self._services = services
+
     def open(self, session: Session) -> SessionLink:
         """Opens a socket of the session's own, in a directory that only the daemon may enter."""
+        assert self._services is not None
         path = self._new_path()
         # The directory comes first and is private, so that there is no moment at which others could connect.
         path.parent.mkdir(mode=0o700)
         try:
-            return SessionLink(session, path, self._max_message_bytes)
+            return SessionLink(session, path, self._max_message_bytes, self._services)
         except OSError as error:
             shutil.rmtree(path.parent, ignore_errors=True)
             raise InternalError(f"the session's socket cannot be opened: {error}") from error
@@ -75,10 +85,11 @@ class LinkDoor:
 class SessionLink:
     """One session's listening socket and the connections that came through it."""
 
-    def __init__(self, session: Session, path: Path, max_message_bytes: int) -> None:
+    def __init__(self, session: Session, path: Path, max_message_bytes: int, services: Services) -> None:
         self.path = path
         self._session = session
         self._max_message_bytes = max_message_bytes
+        self._daemon = DaemonMethods(session, services, max_message_bytes)
         self._connections: set[Connection] = set()
         self._socket = _listening_socket(path)
 
@@ -110,7 +121,7 @@ class SessionLink:
         """One connection's task. An error in it ends that connection, never the session."""
         if len(self._connections) >= MAX_LINKS:
             return await _turn_away(stream)
-        connection = Connection(self._session, stream, self._max_message_bytes)
+        connection = Connection(self._session, stream, self._max_message_bytes, self._daemon)
         self._connections.add(connection)
         try:
             await connection.run()

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from oubliette.audit import Door
 from oubliette.mcp.session import McpSession
 from oubliette.protocol import mcp_results
 from oubliette.protocol.mcp import Level, passes
@@ -35,6 +36,7 @@ class Exchange(Struct, kw_only=True):
     revision: Revision
     services: Services
     channel: Channel
+    door: Door = "mcp"
     level: Level | None = None
     progress_token: Raw | UnsetType = UNSET
     capabilities: Collection[str] = ()
@@ -45,10 +47,11 @@ class Exchange(Struct, kw_only=True):
     @property
     def call(self) -> Call:
         """What a tool is called with on behalf of this request."""
-        common = {} if self.session is None else {"on_named": self.session.cover}
+        common: dict[str, Any] = {} if self.session is None else {"on_named": self.session.cover}
         return Call(
             principal=self.principal,
             services=self.services,
+            door=self.door,
             follower=self.follower,
             reports=self,
             capabilities=self.capabilities,

@@ -149,9 +149,16 @@ class McpSessions:
         self._open.move_to_end(id)
         return session
 
+    def drop(self, token_id: str) -> None:
+        """Ends the MCP sessions of a principal whose token is worthless."""
+        for session in [session for session in self._open.values() if session.principal.token_id == token_id]:
+            self.close(session)
+        self._count.pop(token_id, None)
+
     def close(self, session: McpSession) -> None:
-        """Ends an MCP session."""
-        del self._open[session.id]
+        """Ends an MCP session. May be repeated."""
+        if self._open.pop(session.id, None) is None:
+            return
         self._count[session.principal.token_id] -= 1
         self._sessions.watchers.discard(session.started)
         session.close()

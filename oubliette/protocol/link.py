@@ -27,6 +27,40 @@ class CallerToolParams(Struct, frozen=True):
             force_setattr(self, "arguments", EMPTY_OBJECT)
 
 
+class ProjectListParams(Struct, frozen=True, forbid_unknown_fields=True):
+    """`project_list`: none."""
+
+
+class ListedProject(Struct, frozen=True, kw_only=True):
+    """As much of its project as a session's agents are shown."""
+
+    project_id: str
+    name: str
+    description: str
+    created_at: str
+
+
+class ToolsParams(Struct, frozen=True):
+    """`oubliette_tools`: the key whose scope decides."""
+
+    api_key: str | None = None
+
+    def __repr__(self) -> str:
+        # What is shown is logged sooner or later, and the key must not be.
+        return f"{type(self).__name__}(…)"
+
+
+class CallToolParams(ToolsParams, frozen=True, kw_only=True):
+    """`oubliette_call_tool`: a tool's MCP name without the prefix."""
+
+    tool: str
+    arguments: Raw = EMPTY_OBJECT
+
+    def __post_init__(self) -> None:
+        # A copy, as what was decoded refers to the whole line, and so to the key in it.
+        force_setattr(self, "arguments", EMPTY_OBJECT if bytes(self.arguments) == NULL else self.arguments.copy())
+
+
 class CancelledParams(Struct, frozen=True):
     """`notifications/cancelled`: `request_id` is the id of a request on the same link, spelled as `Message.id` is."""
 
@@ -34,6 +68,16 @@ class CancelledParams(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         force_setattr(self, "request_id", Raw(canonical_id(self.request_id)))
+
+
+def tools_result(entries: list[dict[str, Any]]) -> bytes:
+    """Returns the result of `oubliette_tools`: MCP Tool objects with the names that the daemon has for them."""
+    return msgspec.json.encode({"tools": entries})
+
+
+def project_list_result(projects: list[ListedProject]) -> bytes:
+    """Returns the result of `project_list`."""
+    return msgspec.json.encode({"projects": projects})
 
 
 def caller_tools_config(caller_id: str | None, tools: list[Raw]) -> bytes:

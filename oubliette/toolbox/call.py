@@ -8,12 +8,14 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct
 
+from oubliette.audit import Audit, Door
 from oubliette.changes import Changes
 from oubliette.declarations import DeclarationLimits
 from oubliette.errors import Forbidden, MissingClientCapability, NotFound
-from oubliette.projects import Projects
+from oubliette.gate import Gate
+from oubliette.projects import DEFAULT, Projects
 from oubliette.protocol.mcp import Level
-from oubliette.records import ProjectRecord
+from oubliette.records import ProjectRecord, WorkspaceRecord
 from oubliette.session import Session
 from oubliette.sessions import Sessions
 from oubliette.streams import EventRecords
@@ -36,6 +38,8 @@ class Services(Struct, frozen=True, kw_only=True):
 
     sessions: Sessions
     tokens: Tokens
+    gate: Gate
+    audit: Audit
     projects: Projects
     events: EventRecords
     poll_grace: float
@@ -84,7 +88,7 @@ def _ignore(session: Session, after: int | None) -> None:
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """One call of a tool.
+    """One call of a tool, which came through `door`; on a link that was the one of the session `inside`.
 
     `on_named` is told of a session of the principal's own that the call started, messaged or named, and of the event
     index after which it did (None: from now on). `follower` is there where the answer can carry events, `capabilities`
@@ -93,6 +97,8 @@ class Call(Struct, frozen=True, kw_only=True):
 
     principal: Principal
     services: Services
+    door: Door
+    inside: str | None = None
     on_named: Callable[[Session, int | None], None] = _ignore
     follower: Follower | None = None
     reports: Reports = Unheard()
@@ -127,10 +133,22 @@ class Call(Struct, frozen=True, kw_only=True):
         if capability not in self.capabilities:
             raise MissingClientCapability(capability)
 
+    def place(self, project_id: str | None, workspace_id: str | None) -> tuple[ProjectRecord, WorkspaceRecord]:
+        """Returns a project and a workspace of it that the asker's scope covers; without its id, the default one.
+
+        A workspace alone says which project is meant. Raises `NotFound`.
+        """
+        projects, scope = self.services.projects, self.principal.scope
+        if project_id is None and workspace_id is not None:
+            home = projects.home_of(workspace_id)
+            project_id = home if scope.covers(home) else None
+        project = self.project(project_id)
+        return project, projects.workspace(project, workspace_id)
+
     def project(self, project_id: str | None) -> ProjectRecord:
         """Returns a project that the asker's scope covers, the scope's default without an id. Raises `NotFound`."""
         scope = self.principal.scope
-        wanted = project_id or scope.project_id or "default"
+        wanted = (scope.project_id or DEFAULT) if project_id is None else project_id
         if not scope.covers(wanted):
             raise NotFound(f"no project {wanted!r}", field="project_id")
         return self.services.projects.project(wanted)

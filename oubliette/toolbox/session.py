@@ -11,8 +11,9 @@ import msgspec
 import trio
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
+from oubliette import clock
 from oubliette.declarations import Declaration, parse_declaration
-from oubliette.errors import Forbidden, InvalidParams, ShuttingDown
+from oubliette.errors import Forbidden, InvalidParams, NotFound, ShuttingDown
 from oubliette.events import FellBehindError
 from oubliette.session import Session, TurnInLine
 from oubliette.sessions import NewSession
@@ -24,6 +25,8 @@ SessionId = Annotated[str, Meta(description="The session's id")]
 Status = Literal["starting", "running", "idle", "completed", "failed", "ended", "interrupted"]
 # Compiling a caller's schemas can take seconds where they are meant to: longer declarations are read in a thread.
 MAX_PARSED_AT_ONCE: Final = 8 * 1024
+# A hundred years.
+MAX_AGE_HOURS: Final = 876_600
 Limit = Annotated[int, Meta(ge=1, le=1000, description="At most so many")]
 
 
@@ -63,6 +66,15 @@ class EventsArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = False
 
 
+class CleanupArguments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    project_id: Annotated[
+        str | None, Meta(description="Only sessions of this project; without it of all that the token's scope covers")
+    ] = None
+    max_age_hours: Annotated[
+        float, Meta(ge=0, le=MAX_AGE_HOURS, description="Keep those that ended less than so many hours ago")
+    ] = 24
+
+
 class SessionView(Struct, frozen=True, kw_only=True):
     session_id: str
     project_id: str
@@ -85,6 +97,10 @@ class SessionView(Struct, frozen=True, kw_only=True):
 class SessionPage(Struct, frozen=True, kw_only=True):
     sessions: list[SessionView]
     next_cursor: str | UnsetType = UNSET
+
+
+class Removed(Struct, frozen=True, kw_only=True):
+    removed: Annotated[int, Meta(description="How many sessions were removed")]
 
 
 class EventsPage(Struct, frozen=True, kw_only=True):
@@ -120,13 +136,14 @@ async def session_list(call: Call, arguments: ListArguments) -> SessionPage:
     sessions = await call.services.sessions.page(
         projects=_projects(call, arguments.project_id),
         status=arguments.status,
-        limit=arguments.limit,
+        # One more than fits tells whether there is another page.
+        limit=arguments.limit + 1,
         before=None if arguments.cursor is None else _from_cursor(arguments.cursor),
     )
-    more = len(sessions) == arguments.limit
+    page = sessions[: arguments.limit]
     return SessionPage(
-        sessions=[view(call, session) for session in sessions],
-        next_cursor=_to_cursor(sessions[-1]) if more else UNSET,
+        sessions=[view(call, session) for session in page],
+        next_cursor=_to_cursor(page[-1]) if len(sessions) > len(page) else UNSET,
     )
 
 
@@ -179,6 +196,17 @@ async def session_end(call: Call, arguments: OneSession) -> SessionView:
     return view(call, session)
 
 
+@tool("session.cleanup", access="write", target="project", destructive=True)
+async def session_cleanup(call: Call, arguments: CleanupArguments) -> Removed:
+    """Removes ended sessions with their events, for good."""
+    projects = _projects(call, arguments.project_id)
+    until = clock.seconds_from_now(-arguments.max_age_hours * 3600)
+    removed = await call.services.sessions.clean_up(projects, until)
+    if removed:
+        call.services.changes.announce("resources")
+    return Removed(removed=removed)
+
+
 def view(
     call: Call, session: Session, *, text: str | UnsetType = UNSET, warnings: list[str] | UnsetType = UNSET
 ) -> SessionView:
@@ -219,12 +247,12 @@ async def _start(
     call: Call, arguments: NewMessage, declaration: Declaration | None
 ) -> tuple[Session, TurnInLine | None]:
     services = call.services
-    project = call.project(arguments.project_id)
+    project, workspace = call.place(arguments.project_id, arguments.workspace_id)
     agent = arguments.agent or project.agent or services.default_agent
     new = NewSession(
         owner=call.principal.token_id,
         project=project,
-        workspace=services.projects.workspace(project, arguments.workspace_id),
+        workspace=workspace,
         agent=agent,
         message=arguments.message,
         declaration=declaration,
@@ -263,14 +291,13 @@ def _check_wait(arguments: NewMessage, *, is_external: bool) -> None:
 
 def _check_same(arguments: NewMessage, session: Session) -> None:
     """What a session was started with cannot change with a message."""
-    for field, value in (
-        ("project_id", session.project_id),
-        ("workspace_id", session.workspace_id),
-        ("agent", session.agent_name),
-    ):
+    for field, value in (("project_id", session.project_id), ("workspace_id", session.workspace_id)):
         asked = getattr(arguments, field)
-        if asked is not None and asked != value:
-            raise InvalidParams(f"session {session.id!r} has {field} {value!r}, not {asked!r}", field=field)
+        if asked not in (None, value):
+            # HAZARDS T12: what is named by one project's id is looked for there, and nowhere else.
+            raise NotFound(f"there is no session {session.id!r} with the {field} {asked!r}", field=field)
+    if arguments.agent not in (None, session.agent_name):
+        raise InvalidParams(f"session {session.id!r} has the agent {session.agent_name!r}", field="agent")
 
 
 async def _poll(call: Call, session: Session, arguments: EventsArguments) -> list[Raw]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from oubliette.errors import NotFound
 from oubliette.records import TokenRecord
+from oubliette.scopes import parse_scope
 from oubliette.toolbox.call import Call
 from oubliette.toolbox.declare import tool
 
@@ -36,6 +38,7 @@ class CreatedToken(Struct, frozen=True, kw_only=True):
     name: str
     scope: str
     expires_at: str | None
+    warnings: list[str] | UnsetType = UNSET
 
 
 class TokenView(Struct, frozen=True, kw_only=True):
@@ -60,7 +63,12 @@ async def token_create(call: Call, arguments: NewToken) -> CreatedToken:
     """Issues an API token. Its secret is in the answer and nowhere else."""
     token, record = await call.services.tokens.create(arguments.name, arguments.scope, arguments.expires_in_seconds)
     return CreatedToken(
-        token_id=record.token_id, token=token, name=record.name, scope=record.scope, expires_at=record.expires_at
+        token_id=record.token_id,
+        token=token,
+        name=record.name,
+        scope=record.scope,
+        expires_at=record.expires_at,
+        warnings=_warnings(call, record),
     )
 
 
@@ -75,6 +83,20 @@ async def token_revoke(call: Call, arguments: TokenId) -> Revoked:
     """Makes a token worthless from now on."""
     await call.services.tokens.revoke(arguments.token_id)
     return Revoked(revoked=True)
+
+
+def _warnings(call: Call, record: TokenRecord) -> list[str] | UnsetType:
+    """A project that is not there is most often a name in the place of an id. The token is issued all the same: it
+    opens nothing, as an id is never given out twice.
+    """
+    scope = parse_scope(record.scope)
+    if scope is None or scope.project_id is None:
+        return UNSET
+    try:
+        call.services.projects.project(scope.project_id)
+    except NotFound:
+        return [f"there is no project {scope.project_id!r}: this token opens nothing (a scope takes a project's id)"]
+    return UNSET
 
 
 def _view(record: TokenRecord) -> TokenView:

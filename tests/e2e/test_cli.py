@@ -155,10 +155,10 @@ def test_sessions_are_listed_by_status_project_and_number(cli: Cli) -> None:
 
 def test_waiting_prints_what_the_agent_said_and_nothing_else(cli: Cli) -> None:
     done = cli.run("session", "send", "--wait", "hello")
-    assert (done.returncode, done.stdout) == (0, "tools: none\n")
+    assert (done.returncode, done.stdout) == (0, "tools: project_list\n")
     session_id = done.stderr.strip()
     again = cli.json("session", "send", session_id, "--wait", "hello again")
-    assert (again["session_id"], again["text"], again["status"]) == (session_id, "tools: none", "idle")
+    assert (again["session_id"], again["text"], again["status"]) == (session_id, "tools: project_list", "idle")
     assert "no turns to wait for" in cli.refused("session", "send", "x", "--wait", "--agent", "external")
     assert "unknown agent 'nobody'" in cli.refused("session", "send", "x", "--agent", "nobody")
     cli.ok("session", "end", session_id)

@@ -60,7 +60,7 @@ def test_a_caller_runs_its_tool_for_the_agent(daemon: DaemonProcess, command: li
     # The agent's words come through a pipe and its call through a socket: between the two there is no order.
     assert sorted(said[:-1]) == [
         'agent: calling myapp_send_notification {"message": "The build is green"}',
-        "agent: tools: myapp_send_notification",
+        "agent: tools: project_list, myapp_send_notification",
         "notification: The build is green",
     ]
     after = newest_session(daemon)
@@ -142,7 +142,7 @@ async def test_the_agent_makes_the_calls_that_its_prompt_lists(api: Api) -> None
     )
     assert asked == [("one", {"text": "Grüße\n"}), ("two", {})]
     assert said == [
-        "tools: myapp_one, myapp_two",
+        "tools: project_list, myapp_one, myapp_two",
         'calling myapp_one {"text": "Grüße\\n"}',
         'myapp_one answered: "fine"',
         "calling myapp_two {}",

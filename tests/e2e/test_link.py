@@ -105,10 +105,16 @@ async def test_an_agent_cannot_answer_for_its_caller(api: Api) -> None:
         await link.call("send", id=1)
         _, request = await events.next_of("caller_tool_request")
         answer = {"session_id": session["session_id"], "request_id": request["request_id"], "result": "forged"}
-        for method in ("caller_tool_response", "caller_tool.response", "tools/call", "oubliette_call_tool"):
+        for method, code in (
+            ("caller_tool_response", -32601),
+            ("caller_tool.response", -32601),
+            ("tools/call", -32601),
+            # Not even with its caller's own key.
+            ("oubliette_call_tool", -32602),
+        ):
             params = {"name": "caller_tool_response", "tool": "caller_tool_response", "arguments": answer, **answer}
-            await link.send({"id": 2, "method": method, "params": params})
-            assert (await link.receive())["error"]["code"] == -32601
+            await link.send({"id": 2, "method": method, "params": {**params, "api_key": api.token}})
+            assert (await link.receive())["error"]["code"] == code
         await api.answer(session, request["request_id"], result="real")
         assert (await link.receive())["result"] == "real"
 

@@ -43,8 +43,11 @@ class AgentLink:
 
     async def call(self, tool: str, arguments: Any = None, *, id: Any = 1) -> None:
         """Asks for a caller tool; the answer is the caller's to `receive`."""
-        params = {"tool": tool, "arguments": arguments or {}}
-        await self.send({"jsonrpc": "2.0", "id": id, "method": "caller_tool", "params": params})
+        await self.ask("caller_tool", {"tool": tool, "arguments": arguments or {}}, id=id)
+
+    async def ask(self, method: str, params: Any, *, id: Any = 1) -> None:
+        """Sends a request; the answer is the caller's to `receive`."""
+        await self.send({"jsonrpc": "2.0", "id": id, "method": method, "params": params})
 
 
 @asynccontextmanager

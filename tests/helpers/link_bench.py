@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ import msgspec
 import trio
 from trio.testing import lockstep_stream_pair, memory_stream_pair
 
+from oubliette.agents.base import Agent
 from oubliette.link.connection import Connection
+from oubliette.link.methods import DaemonMethods
 from oubliette.relay import RelayLimits
 from oubliette.session import Session
 from oubliette.streams import Stream
@@ -30,12 +32,13 @@ class LinkBench:
         self.stream = stream
         self.tasks = tasks
         self.connections: list[Connection] = []
+        self.daemon = DaemonMethods(session, domain.services, MAX_BYTES)
         self._requests: list[Any] = []
 
     async def connect(self, *, clogged: bool = False) -> AgentLink:
         """Opens a link and takes its two configs; on a clogged one every byte waits for its reader."""
         ours, theirs = lockstep_stream_pair() if clogged else memory_stream_pair()
-        self.connections.append(Connection(self.session, ours, MAX_BYTES))
+        self.connections.append(Connection(self.session, ours, MAX_BYTES, self.daemon))
         self.tasks.start_soon(self._serve, self.connections[-1], ours)
         link = AgentLink(theirs)
         link.configs = [await link.receive(), await link.receive()]
@@ -73,9 +76,12 @@ class LinkBench:
 
 
 @asynccontextmanager
-async def open_link_bench(folder: Path, *tools: Any, **limits: Any) -> AsyncIterator[LinkBench]:
-    """Starts a session whose caller offers `tools`; `limits` are the relay's."""
-    async with open_domain(folder, relay=RelayLimits(**limits)) as domain:
+async def open_link_bench(
+    folder: Path, *tools: Any, agents: Mapping[str, Agent] | None = None, **limits: Any
+) -> AsyncIterator[LinkBench]:
+    """Starts a session whose caller offers `tools`, beside profiles `agents`; `limits` are the relay's."""
+    profiles = {"external": None, **(agents or {})}
+    async with open_domain(folder, relay=RelayLimits(**limits), agents=profiles) as domain:
         session = await domain.start(*(tools or ("send",)))
         with domain.stream(session) as stream:
             async with trio.open_nursery() as tasks:

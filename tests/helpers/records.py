@@ -7,7 +7,7 @@ from pathlib import Path
 
 import trio
 
-from oubliette.records import ProjectRecord, SessionRecord, StoredEvent, TokenRecord, WorkspaceRecord
+from oubliette.records import FINISHED, ProjectRecord, SessionRecord, StoredEvent, TokenRecord, WorkspaceRecord
 from oubliette.session import Session
 
 
@@ -19,6 +19,8 @@ class MemoryRecords:
         self.stored: list[StoredEvent] = []
         self.saved: dict[str, SessionRecord] = {}
         self.token_records: dict[str, TokenRecord] = {}
+        self.project_records: dict[str, ProjectRecord] = {}
+        self.workspace_records: dict[str, WorkspaceRecord] = {}
 
     def append_event(self, event: StoredEvent) -> None:
         self.stored.append(event)
@@ -83,21 +85,56 @@ class MemoryRecords:
 
     async def delete_token(self, token_id: str) -> None:
         await trio.lowlevel.checkpoint()
-        del self.token_records[token_id]
+        self.token_records.pop(token_id, None)
 
     def post_token_use(self, token_id: str, when: str) -> None:
         pass
 
     def projects(self) -> list[ProjectRecord]:
-        return []
+        return list(self.project_records.values())
 
     def workspaces(self) -> list[WorkspaceRecord]:
-        return []
+        return list(self.workspace_records.values())
 
-    async def save_project(self, record: ProjectRecord) -> None:
+    async def create_project(self, record: ProjectRecord, workspace: WorkspaceRecord) -> None:
         await trio.lowlevel.checkpoint()
+        self.project_records[record.project_id] = record
+        self.workspace_records[workspace.workspace_id] = workspace
 
     async def save_workspace(self, record: WorkspaceRecord) -> None:
+        await trio.lowlevel.checkpoint()
+        self.workspace_records[record.workspace_id] = record
+
+    async def delete_project(self, project_id: str, token_ids: Collection[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        del self.project_records[project_id]
+        for workspace in [one for one in self.workspaces() if one.project_id == project_id]:
+            del self.workspace_records[workspace.workspace_id]
+        for token_id in token_ids:
+            del self.token_records[token_id]
+        await self.delete_sessions([id for id, record in self.saved.items() if record.project_id == project_id])
+
+    async def delete_workspace(self, workspace_id: str) -> None:
+        await trio.lowlevel.checkpoint()
+        del self.workspace_records[workspace_id]
+
+    async def ended_sessions(self, projects: Collection[str] | None, until: str) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return [
+            session_id
+            for session_id, record in self.saved.items()
+            if record.status in FINISHED
+            and (record.ended_at or record.created_at) <= until
+            and (projects is None or record.project_id in projects)
+        ]
+
+    async def delete_sessions(self, session_ids: Collection[str]) -> None:
+        await trio.lowlevel.checkpoint()
+        for session_id in session_ids:
+            del self.saved[session_id]
+        self.stored = [event for event in self.stored if event.session_id not in session_ids]
+
+    async def flush(self) -> None:
         await trio.lowlevel.checkpoint()
 
 

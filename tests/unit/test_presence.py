@@ -96,3 +96,25 @@ def test_a_new_stream_ends_every_grace() -> None:
     assert presence.gone_at(102.0) == inf
     presence.detach(110.0)
     assert presence.gone_at(110.0) == 110.0 + GRACE
+
+
+@pytest.mark.parametrize("linger", [0.0, LINGER])
+def test_an_owner_who_cannot_come_back_is_gone_at_once(linger: float) -> None:
+    """HAZARDS G12: streams that are still there, a poll that lingers and every grace count for nothing."""
+    presence = make()
+    presence.attach()
+    presence.attach()
+    presence.detach(100.0, linger)
+    presence.end()
+    assert not presence.is_open(100.0)
+    assert presence.gone_at(100.0) == -inf
+    presence.detach(100.0, linger)
+    presence.attach()
+    assert not presence.is_open(100.0)
+
+
+def test_one_who_never_came_is_not_waited_for() -> None:
+    presence = make()
+    presence.end()
+    assert presence.was_ever
+    assert presence.gone_at(100.0) == -inf

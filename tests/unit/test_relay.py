@@ -306,6 +306,26 @@ async def test_a_stream_that_comes_after_the_polls_grace_is_too_late(autojump_cl
         assert (asked.error.kind, asked.ended_at) == ("caller_disconnected", 1.0)
 
 
+@pytest.mark.parametrize("streams", [0, 2])
+async def test_an_owner_whose_token_is_worthless_is_not_waited_for(autojump_clock: MockClock, streams: int) -> None:
+    """HAZARDS G12, F33: no grace counts, neither that of a first stream nor that of a poll or of a lost one."""
+    async with open_bench("send", attach_grace=10, disconnect_grace=100) as bench:
+        for _ in range(streams):
+            bench.relay.attach()
+        asked = bench.ask("send")
+        await until(1)
+        bench.relay.lose_owner()
+        await wait_all_tasks_blocked()
+        assert (asked.error.kind, asked.error.retry_safe, asked.ended_at) == ("caller_disconnected", True, 1.0)
+        assert [event["reason"] for event in bench.closings(asked)] == ["disconnected"]
+        with pytest.raises(CallerDisconnected):
+            bench.relay.begin("send", b"{}")
+        for _ in range(streams):
+            bench.relay.detach(linger=15)
+        with pytest.raises(CallerDisconnected):
+            bench.relay.begin("send", b"{}")
+
+
 # What is refused at once
 
 

@@ -542,3 +542,20 @@ async def test_data_is_delivered_as_it_was_recorded() -> None:
         (entry,) = await read_ready(stream)
         assert entry.data == bench.records.stored[0].data
         assert msgspec.json.decode(entry.data, type=dict[str, msgspec.Raw])["arguments"] == msgspec.Raw(b'{"n":1.10}')
+
+
+async def test_a_reader_whose_session_is_removed_is_told_what_is_gone() -> None:
+    """WIRE section 4.3: "where something asked for is gone, `events_purged` comes"."""
+    bench = StreamBench()
+    session = bench.session()
+    session.say(HISTORY_PAGE + 10)
+    session.log.close()
+    with bench.stream() as stream:
+        stream.cover(session, 0)
+        first = await stream.batch(HISTORY_PAGE)
+        bench.records.stored.clear()
+        rest = [entry for batch in range(3) for entry in await stream.batch(HISTORY_PAGE)]
+        read = len(first) + len(rest) - 1
+        (purged,) = [event for event in decoded(rest) if event["type"] == "events_purged"]
+        assert (purged["since_index"], purged["first_index"]) == (read, session.log.last_index + 1)
+        assert await stream.batch() == []

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from oubliette.agents.environment import Environment
 from oubliette.errors import Conflict, Forbidden, InvalidParams, NotFound, OublietteError
 from oubliette.relay import Pending
 from oubliette.scopes import Scope
@@ -64,7 +65,8 @@ def test_a_response_takes_any_result_and_a_string_or_null_as_error() -> None:
 
 def test_what_is_destructive_says_so() -> None:
     destructive = {tool.name for tool in TOOLS if tool.entry["annotations"]["destructiveHint"]}
-    assert destructive == {"session_end", "token_revoke"}
+    deletions = {"project_delete", "workspace_delete", "session_cleanup"}
+    assert destructive == {"session_end", "token_revoke"} | deletions
 
 
 def test_an_unknown_tool_is_refused_with_those_there_are() -> None:
@@ -76,6 +78,21 @@ def test_an_unknown_tool_is_refused_with_those_there_are() -> None:
 # Arguments
 
 VALID: dict[str, dict[str, Any]] = {
+    "project_create": {
+        "name": "x",
+        "description": "x",
+        "agent": "external",
+        "runtime": "process",
+        "env": {"A": "x"},
+        "packs": ["ot"],
+    },
+    "project_list": {},
+    "project_options": {},
+    "project_get": {"project_id": "prj"},
+    "project_delete": {"project_id": "prj", "force": False},
+    "workspace_create": {"project_id": "prj", "name": "x", "env": {"A": "x"}},
+    "workspace_delete": {"project_id": "prj", "workspace_id": "wsp"},
+    "workspace_list": {"project_id": "prj"},
     "session_message": {
         "message": "x",
         "project_id": "default",
@@ -89,6 +106,7 @@ VALID: dict[str, dict[str, Any]] = {
     "session_get": {"session_id": "ses"},
     "session_events": {"session_id": "ses", "since_index": 0, "limit": 10, "wait_seconds": 0, "follow": False},
     "session_end": {"session_id": "ses"},
+    "session_cleanup": {"project_id": "prj", "max_age_hours": 1},
     "caller_tool_response": {"session_id": "ses", "request_id": "req", "error": "no"},
     "caller_tool_progress": {"session_id": "ses", "request_id": "req", "progress": 1, "total": 2, "message": "x"},
     "token_create": {"name": "x", "scope": "admin", "expires_in_seconds": 1},
@@ -128,8 +146,11 @@ def test_a_missing_argument_is_refused_by_name(tool: str, argument: str) -> None
 
 @pytest.mark.parametrize(("tool", "argument"), [(tool, name) for tool, valid in VALID.items() for name in valid])
 def test_an_argument_of_a_wrong_type_is_refused_by_name(tool: str, argument: str) -> None:
-    wrongs: list[Any] = [[], {}, "x" if isinstance(VALID[tool][argument], int | float) else 5]
+    right = VALID[tool][argument]
+    wrongs: list[Any] = [[], {}, "x" if isinstance(right, int | float) else 5]
     for wrong in wrongs:
+        if type(wrong) is type(right):
+            continue
         error = refusal(tool, {**VALID[tool], argument: wrong})
         assert (error.field, argument in error.message) == (argument, True)
 
@@ -142,6 +163,8 @@ def test_an_argument_of_a_wrong_type_is_refused_by_name(tool: str, argument: str
         ("session_events", "since_index", [-1, 0.5]),
         ("session_events", "wait_seconds", [-0.1, 30.1, 10**400]),
         ("session_list", "status", ["nope", ""]),
+        ("session_cleanup", "max_age_hours", [-1, 10**9]),
+        ("project_create", "description", ["x" * 4097]),
         ("token_create", "name", ["", "x" * 201]),
         ("token_create", "expires_in_seconds", [0, -1, 10**12]),
         ("caller_tool_progress", "message", ["x" * 4097]),
@@ -189,11 +212,20 @@ SCOPES = {
 # One column a scope, in the order of SCOPES: y allowed, f forbidden, n not_found. "Outside the asker's scope a thing is
 # `not_found`; within it, what may not be done is `forbidden`". Every session here belongs to another token.
 ALLOWED = {
+    "project_create": "yfffff",
+    "project_list": "yyyyyy",
+    "project_options": "yyyyyy",
+    "project_get": "yyyynn",
+    "project_delete": "yfyfnf",
+    "workspace_create": "yfyfnf",
+    "workspace_delete": "yfyfnf",
+    "workspace_list": "yyyynn",
     "session_message": "yfyfnf",
     "session_list": "yyyynn",
     "session_get": "yyyynn",
     "session_events": "yyyynn",
     "session_end": "yfyfnf",
+    "session_cleanup": "yfyfnf",
     "caller_tool_response": "ffffnf",
     "caller_tool_progress": "ffffnf",
     "token_create": "yfffff",
@@ -209,12 +241,23 @@ def test_every_tool_has_a_row() -> None:
 
 async def arguments_for(tool: str, domain: Domain, session: Session, pending: Pending) -> dict[str, Any]:
     token_id = (await domain.services.tokens.create("x", "admin"))[1].token_id
+    project = domain.services.projects.project(session.project_id)
+    workspace = await domain.services.projects.create_workspace(project, "x", Environment())
     arguments: dict[str, dict[str, Any]] = {
+        "project_create": {"name": "x"},
+        "project_list": {},
+        "project_options": {},
+        "project_get": {"project_id": project.project_id},
+        "project_delete": {"project_id": project.project_id, "force": True},
+        "workspace_create": {"project_id": project.project_id, "name": "y"},
+        "workspace_delete": {"project_id": project.project_id, "workspace_id": workspace.workspace_id},
+        "workspace_list": {"project_id": project.project_id},
         "session_message": {"session_id": session.id, "message": "x"},
-        "session_list": {"project_id": "default"},
+        "session_list": {"project_id": project.project_id},
         "session_get": {"session_id": session.id},
         "session_events": {"session_id": session.id},
         "session_end": {"session_id": session.id},
+        "session_cleanup": {"project_id": project.project_id},
         "caller_tool_response": {"session_id": session.id, "request_id": pending.request_id, "result": 1},
         "caller_tool_progress": {"session_id": session.id, "request_id": pending.request_id, "progress": 1},
         "token_create": {"name": "x", "scope": "admin"},
@@ -241,7 +284,11 @@ async def test_the_permission_table(tmp_path: Path, tool: str, row: str) -> None
     answers = ""
     for scope in SCOPES.values():
         async with open_domain(tmp_path) as domain:
-            session = await domain.start("send")
+            # Not the project `default`, which nobody can delete.
+            own = (await domain.project()).project_id
+            if scope.project_id == "default":
+                scope = Scope(own, scope.read_only)
+            session = await domain.start("send", project_id=own)
             pending = session.relay.begin("send", b"{}")
             arguments = await arguments_for(tool, domain, session, pending)
             answers += await outcome_of(domain, Principal("asker", scope), tool, arguments)
@@ -346,7 +393,7 @@ async def test_answers_that_count(tmp_path: Path, outcome: Any, is_error: bool, 
         session, pending = await ask(domain)
         ids = {"session_id": session.id, "request_id": pending.request_id}
         assert await domain.run(OWNER, "caller_tool_response", **ids, **outcome) == {"accepted": True}
-        got = pending.outcome_nowait()
+        got = pending.outcome
         assert isinstance(got, OublietteError) is is_error
         assert (got.message if isinstance(got, OublietteError) else got) == value
 
@@ -399,8 +446,8 @@ async def test_a_result_is_passed_on_as_it_was_spelled(tmp_path: Path) -> None:
         text = b'{"session_id":"%b","request_id":"%b","result":{"b":1.10,"a":1e400}}'
         arguments = text % (session.id.encode(), pending.request_id.encode())
         tool = box.find("caller_tool_response")
-        await box.run(Call(principal=OWNER, services=domain.services), tool, arguments)
-        assert pending.outcome_nowait() == b'{"b":1.10,"a":1e400}'
+        await box.run(Call(principal=OWNER, services=domain.services, door="mcp"), tool, arguments)
+        assert pending.outcome == b'{"b":1.10,"a":1e400}'
 
 
 @pytest.mark.parametrize(("principal", "error"), [(OTHER, Forbidden), (STRANGER, NotFound)])
@@ -572,6 +619,17 @@ async def test_what_a_session_was_started_with_cannot_change(tmp_path: Path) -> 
         same = {"project_id": "default", "workspace_id": session.workspace_id, "agent": "external"}
         await domain.run(OWNER, "session_message", session_id=session.id, message="x", **same)
         for argument in same:
-            with pytest.raises(InvalidParams) as refused:
+            expected = InvalidParams if argument == "agent" else NotFound
+            with pytest.raises(expected) as refused:
                 await domain.run(OWNER, "session_message", session_id=session.id, message="x", **{argument: "other"})
             assert refused.value.field == argument
+
+
+@pytest.mark.parametrize("suffix", ["", ":ro"])
+async def test_a_token_for_a_project_that_is_not_there_is_issued_with_a_warning(tmp_path: Path, suffix: str) -> None:
+    async with open_domain(tmp_path) as domain:
+        for scope in ("admin", "admin:ro", f"project:default{suffix}"):
+            assert "warnings" not in await domain.run(OWNER, "token_create", name="x", scope=scope)
+        made = await domain.run(OWNER, "token_create", name="x", scope=f"project:acme{suffix}")
+        assert made["token"]
+        assert "no project 'acme'" in made["warnings"][0]

@@ -9,7 +9,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import trio
+from oubliette_client.key import ApiKey
 from oubliette_client.run import serve
+from oubliette_client.tools import OWN
 from trio.testing import memory_stream_pair
 
 from oubliette.protocol.lines import CLOSED, NEED_DATA, LineReader
@@ -89,10 +91,9 @@ class Agent(Peer):
         return result
 
     async def tools(self) -> dict[str, Message]:
-        """Returns what `tools/list` shows, by name."""
+        """Returns what `tools/list` shows beside the client's own tools, by name."""
         await self.ask("list", "tools/list")
-        answer = await self.receive()
-        return {tool["name"]: tool for tool in answer["result"]["tools"]}
+        return beside_own((await self.receive())["result"]["tools"])
 
 
 class DaemonEnd(Peer):
@@ -161,13 +162,20 @@ class Daemon:
             return await self._connections.receive()
 
 
+def beside_own(listed: list[Message]) -> dict[str, Message]:
+    """Returns the tools of a list by name, without those that every client has."""
+    assert {tool.name for tool in OWN} <= {tool["name"] for tool in listed}
+    return {tool["name"]: tool for tool in listed if tool["name"] not in {own.name for own in OWN}}
+
+
 @asynccontextmanager
-async def client(daemon: Daemon | None = None) -> AsyncIterator[tuple[Agent, Daemon]]:
+async def client(daemon: Daemon | None = None, key: str | None = None) -> AsyncIterator[tuple[Agent, Daemon]]:
     """Runs a client between an agent and a daemon; leaving ends it."""
     daemon = daemon or Daemon()
     agent_end, client_end = memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, "/the/socket", client_end, client_end, daemon.connect)
+        api_key = None if key is None else ApiKey(key)
+        nursery.start_soon(serve, "/the/socket", client_end, client_end, daemon.connect, api_key)
         yield Agent(agent_end), daemon
         nursery.cancel_scope.cancel()
 

@@ -10,7 +10,7 @@ from mcp_types.methods import validate_server_result
 from trio.testing import MockClock
 
 import oubliette
-from tests.unit.client.harness import ENVELOPE, STATELESS, client, ready_client, text_of
+from tests.unit.client.harness import ENVELOPE, STATELESS, beside_own, client, ready_client, text_of
 
 VERSION_KEY, CAPABILITIES_KEY = ENVELOPE
 SERVER_INFO_KEY = "io.modelcontextprotocol/serverInfo"
@@ -114,7 +114,8 @@ async def test_a_list_says_for_how_long_and_for_whom_it_holds() -> None:
         await agent.ask_stateless(1, "tools/list")
         result = (await agent.receive())["result"]
         shown = {"name": "ant_send", "description": "", "inputSchema": {"type": "object"}, **tool}
-        assert result == STAMP | {"ttlMs": 0, "cacheScope": "private", "tools": [shown]}
+        assert beside_own(result["tools"]) == {"ant_send": shown}
+        assert result == STAMP | {"ttlMs": 0, "cacheScope": "private", "tools": result["tools"]}
         validate_server_result("tools/list", STATELESS, result)
 
 
@@ -126,7 +127,7 @@ async def test_a_list_has_the_same_order_whatever_the_order_of_the_declarations(
             await link.configure(*names)
             await agent.ask_stateless(1, "tools/list")
             orders.append([tool["name"] for tool in (await agent.receive())["result"]["tools"]])
-        assert orders == [["ant_a", "ant_b"]] * 2
+        assert orders == [["ant_a", "ant_b", "project_list"]] * 2
 
 
 async def _outcome(result: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from oubliette_client.run import serve
 from oubliette_client.server import DRAIN_SECONDS
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from tests.unit.client.harness import Agent, Daemon
+from tests.unit.client.harness import Agent, Daemon, beside_own
 
 
 async def test_the_end_of_stdin_ends_the_client_at_once(autojump_clock: MockClock) -> None:
@@ -35,7 +35,7 @@ async def test_what_was_asked_before_the_end_of_stdin_is_answered() -> None:
         nursery.start_soon(serve, "/the/socket", client_end, client_end, daemon.connect)
         await (await daemon.accept()).configure("send")
     assert (await agent.receive())["id"] == 1
-    assert [tool["name"] for tool in (await agent.receive())["result"]["tools"]] == ["ant_send"]
+    assert list(beside_own((await agent.receive())["result"]["tools"])) == ["ant_send"]
 
 
 async def test_an_agent_that_dies_with_calls_pending_ends_them_within_1_s(autojump_clock: MockClock) -> None:

@@ -90,7 +90,7 @@ async def test_what_a_dying_daemon_answered_counts_and_the_rest_is_lost_within_1
         nursery.start_soon(connection.run)
         nursery.start_soon(request)
         nursery.start_soon(request)
-    assert answers == [Answer(result='"in time"'), Answer(error=LOST)]
+    assert answers == [Answer(result='"in time"'), Answer(error=LOST, is_lost=True)]
     assert trio.current_time() < 1
 
 

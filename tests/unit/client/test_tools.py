@@ -9,6 +9,7 @@ import pytest
 from oubliette_client.tools import ToolSet
 
 from oubliette.protocol.revisions import BY_NAME, NEWEST
+from tests.unit.client.harness import beside_own
 
 
 def _take_caller(tools: ToolSet, *declared: Any, caller_id: Any = "ant") -> list[str]:
@@ -20,7 +21,7 @@ def _take_packs(tools: ToolSet, *offered: Any) -> list[str]:
 
 
 def _entries(tools: ToolSet) -> dict[str, Any]:
-    return {tool["name"]: tool for tool in json.loads(tools.listing(NEWEST))}
+    return beside_own(json.loads(tools.listing(NEWEST)))
 
 
 def test_a_set_is_complete_when_both_configs_are_in() -> None:
@@ -163,4 +164,4 @@ def test_schemas_are_shown_as_they_were_written() -> None:
 def test_notifications_of_another_kind_change_nothing() -> None:
     tools = ToolSet()
     assert tools.take("later_config", '{"tools":[{"name":"x"}]}') == []
-    assert tools.by_name == {}
+    assert _entries(tools) == {}

@@ -11,10 +11,11 @@ from trio.testing import MockClock
 
 import oubliette.http.door
 from oubliette.errors import Conflict, Forbidden, MethodNotAllowed
+from oubliette.gate import BURST
 from oubliette.http.door import BODY_RATE, BODY_TIMEOUT, DRAIN_SECONDS
 from oubliette.http.request import Request
 from tests.helpers.peer import Peer
-from tests.unit.http.harness import OWNER, connected, make_door
+from tests.unit.http.harness import OWNER, OneToken, connected, make_door, slowly_read
 
 TOKEN = "Authorization: Bearer good"
 JSON = "Content-Type: application/json"
@@ -340,3 +341,69 @@ async def test_a_websocket_is_decided_like_every_request() -> None:
         assert (await answer(peer, foreign, "GET"))[0] == 403
         await peer.send(request(TOKEN, *upgrade, method="GET", path="/mcp"))
         assert (await peer.response())[0] == 200, "a route that knows of no WebSocket answers as ever"
+
+
+# What becomes of a request when its token is worthless (HAZARDS G12, F33), and of those that never had one (T17)
+
+
+class Revocable(OneToken):
+    """A token that the test revokes."""
+
+    def revoke_now(self) -> None:
+        self._tell(OWNER.token_id)
+
+
+async def test_a_request_that_waits_is_refused_when_its_token_goes() -> None:
+    tokens = Revocable()
+
+    async def wait(request: Request) -> None:
+        tokens.revoke_now()
+        await trio.sleep_forever()
+
+    async with connected(make_door(wait, tokens=tokens)) as peer:
+        status, body = await answer(peer, with_body(b"1"))
+        assert (status, body["error"]["kind"]) == (401, "unauthorized")
+        status, body = await answer(peer, with_body(b"1", path="/mcp"))
+        assert (status, body["error"]["code"]) == (401, -32001)
+
+
+async def test_a_stream_ends_in_good_order_when_its_token_goes() -> None:
+    tokens = Revocable()
+
+    async def stream(request: Request) -> None:
+        await request.start(200, [])
+        await request.write(b"1")
+        tokens.revoke_now()
+        await trio.sleep_forever()
+
+    async with connected(make_door(stream, tokens=tokens)) as peer:
+        assert await answer(peer, with_body(b"1")) == (200, 1)
+
+
+async def test_a_peer_that_does_not_read_ends_with_its_token_too(autojump_clock: MockClock) -> None:
+    tokens = Revocable()
+
+    async def stream(request: Request) -> None:
+        await request.start(200, [])
+        await request.write(b"1")
+
+    async with slowly_read(make_door(stream, tokens=tokens)) as peer, trio.open_nursery() as nursery:
+        nursery.start_soon(peer.send, with_body(b"1"))
+        await trio.sleep(1)
+        tokens.revoke_now()
+        await peer.rest()
+        assert trio.current_time() < 2
+
+
+async def test_beyond_a_limit_wrong_tokens_are_told_when_to_come_back() -> None:
+    door = make_door()
+    wrong = request("Authorization: Bearer oub_x_" + "0" * 64, "Content-Length: 0")
+    async with connected(door) as peer:
+        for _ in range(BURST):
+            assert (await answer(peer, wrong))[0] == 401
+        await peer.send(wrong)
+        status, headers, body = await peer.response("POST")
+        assert (status, headers[b"retry-after"], json.loads(body)["error"]["kind"]) == (429, b"1", "limit_exceeded")
+        assert b"www-authenticate" not in headers
+        assert (await answer(peer, request("Content-Length: 0")))[0] == 401
+        assert (await answer(peer, with_body(b"1")))[0] == 200

@@ -20,6 +20,7 @@ import trio
 from oubliette.errors import InternalError
 from oubliette.link.server import MAX_LINKS, MAX_SOCKET_PATH, LinkDoor, SessionLink
 from oubliette.session import Session
+from oubliette.toolbox.call import Services
 from tests.helpers.domain import Domain, open_domain
 from tests.helpers.link import AgentLink, open_link
 
@@ -37,7 +38,9 @@ async def open_door(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     door = LinkDoor(root / "run", 4096)
     door.clean()
     monkeypatch.setattr("tests.helpers.domain.NoLinks", lambda: door)
+    (root / "data").mkdir()
     async with open_domain(root / "data") as domain:
+        door.offer(domain.services)
         yield domain, door
 
 
@@ -205,8 +208,8 @@ async def test_a_socket_that_cannot_be_bound_leaves_nothing_open(root: Path, mon
         session = await domain.start("send")
         before = len(os.listdir("/proc/self/fd"))
 
-        def refuse(session: Session, path: Path, max_message_bytes: int) -> SessionLink:
-            return SessionLink(session, path / "missing" / "relay.sock", max_message_bytes)
+        def refuse(session: Session, path: Path, max_message_bytes: int, services: Services) -> SessionLink:
+            return SessionLink(session, path / "missing" / "relay.sock", max_message_bytes, services)
 
         with monkeypatch.context() as patch:
             patch.setattr("oubliette.link.server.SessionLink", refuse)
