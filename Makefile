@@ -6,6 +6,10 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 CONFORMANCE := tests/conformance
 SUITE := $(CONFORMANCE)/node_modules/.package-lock.json
+# Two processes, a file to each in turn: half the suite is CPU, the other half waits for processes that it started.
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+CLIENTS := tests/clients
+CALLERS := $(CLIENTS)/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
 .PHONY: demo test check conformance run bench lock clean
@@ -17,17 +21,17 @@ run: $(RUNTIME)
 	$(BIN)/python -m oubliette
 
 test: $(DEVELOPMENT)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(DEVELOPMENT)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered
+	$(PYTEST) --cov --cov-report=term:skip-covered
 
-# The official MCP suite; once it is installed it is a part of `make test`.
-conformance: $(DEVELOPMENT) $(SUITE)
-	$(BIN)/python -m pytest $(CONFORMANCE)
+# The official MCP suite, and callers on the TypeScript SDK; once they are installed they are a part of `make test`.
+conformance: $(DEVELOPMENT) $(SUITE) $(CALLERS)
+	$(BIN)/python -m pytest $(CONFORMANCE) tests/e2e/test_mcp_clients.py
 
 bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.relay
@@ -45,7 +49,7 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock $(CONFORMANCE)/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VENV)-lock $(CONFORMANCE)/node_modules $(CLIENTS)/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
@@ -61,4 +65,8 @@ $(DEVELOPMENT): $(RUNTIME)
 
 $(SUITE): $(CONFORMANCE)/package.json $(CONFORMANCE)/package-lock.json
 	npm ci --prefix $(CONFORMANCE) --no-audit --no-fund
+	@touch $@
+
+$(CALLERS): $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
+	npm ci --prefix $(CLIENTS) --no-audit --no-fund
 	@touch $@

@@ -33,6 +33,8 @@ def create(daemon: DaemonClient, *, name: str, scope: str, expires_in: float | N
     created = daemon.call_tool("token_create", {"name": name, "scope": scope, "expires_in_seconds": expires_in})
     if as_json:
         return print_json(created)
+    for warning in created.get("warnings", []):
+        click.echo(visible(f"warning: {warning}"), err=True)
     # The token alone on stdout, so that a shell can take it: TOKEN=$(oubliette token create …).
     click.echo(created["token"])
     until = f"until {created['expires_at']}" if created["expires_at"] else "until it is revoked"

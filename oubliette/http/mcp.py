@@ -205,7 +205,8 @@ def _check_version(request: Request) -> None:
     if revision is None or not revision.http:
         raise UnsupportedProtocolVersion(version, SUPPORTED)
     if revision.stateless:
-        raise InvalidRequest(f"MCP {version} has neither sessions nor a GET stream; POST is all there is")
+        refusal = InvalidRequest if request.method == "POST" else MethodNotAllowed
+        raise refusal(f"MCP {version} has neither sessions nor batches: POST one request at a time")
 
 
 async def _malformed(request: Request, error: MalformedError) -> None:

@@ -275,6 +275,8 @@ async def _continue(
     if declaration is not None and session.owner != call.principal.token_id:
         raise Forbidden(f"session {session.id!r} belongs to another token, which alone may declare tools")
     _check_wait(arguments, is_external=session.is_external)
+    if arguments.wait and call.inside == session.id:
+        raise InvalidParams("an agent cannot wait for the turn that comes after its own", field="wait")
     call.name(session, session.log.last_index)
     if arguments.wait:
         call.follow(session)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.suite import SUMMARIES
+from tests.conformance.suite import SUMMARY
 
 
-@pytest.fixture(scope="session", autouse=True)
-def summaries(pytestconfig: pytest.Config) -> None:
-    pytestconfig.stash[SUMMARIES] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash.get(SUMMARIES, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports, which come from other processes where the tests are spread over several.
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = [value for report in reports for name, value in report.user_properties if name == SUMMARY]
+    if lines:
         terminalreporter.section("conformance")
         for line in lines:
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(str(line))

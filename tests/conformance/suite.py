@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import trio
 import yaml
 from msgspec import Struct
@@ -28,7 +27,7 @@ _FAILED: Final = ("FAILURE", "WARNING")
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _UNEXPECTED: Final = re.compile(r"^  ✗ ([^:\n]+)", re.MULTILINE)
 # What is said at the end of the test run.
-SUMMARIES: Final = pytest.StashKey[list[str]]()
+SUMMARY: Final = "conformance"
 
 
 def missing() -> str:

@@ -5,7 +5,7 @@ A failure that `expected-failures.yaml` does not name fails the test, and so doe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -42,12 +42,12 @@ def test_every_set_of_requirements_is_run() -> None:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_requirements(
-    revision: str, prepared: DaemonProcess, tmp_path: Path, pytestconfig: pytest.Config
+    revision: str, prepared: DaemonProcess, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     async with trio.open_nursery() as nursery:
         port = await nursery.start(TokenProxy(prepared.port, prepared.admin_token).serve)
         found = await suite.run(revision, f"http://127.0.0.1:{port}/mcp", tmp_path)
         nursery.cancel_scope.cancel(reason="the suite has ended")
-    pytestconfig.stash[suite.SUMMARIES].append(found.summary)
+    record_property(suite.SUMMARY, found.summary)
     assert found.exit_code == 0, found.verdict
     assert [name for name in PASSED_UNSCORED[revision] if found.failures(name)] == []

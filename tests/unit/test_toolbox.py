@@ -20,6 +20,7 @@ from oubliette.tokens import Principal
 from oubliette.toolbox import box
 from oubliette.toolbox.call import Call
 from oubliette.toolbox.declare import AnyTool
+from tests.helpers.agents import FakeAgent
 from tests.helpers.domain import OTHER, OWNER, STRANGER, Domain, open_domain
 
 TOOLS = list(box.TOOLS.values())
@@ -633,3 +634,18 @@ async def test_a_token_for_a_project_that_is_not_there_is_issued_with_a_warning(
         made = await domain.run(OWNER, "token_create", name="x", scope=f"project:acme{suffix}")
         assert made["token"]
         assert "no project 'acme'" in made["warnings"][0]
+
+
+async def test_an_agent_does_not_wait_for_the_turn_after_its_own(tmp_path: Path) -> None:
+    """With a key it may message its own session, but that turn cannot begin before this one ends."""
+    async with open_domain(tmp_path, agents={"fake": FakeAgent()}) as domain:
+        session = await domain.start(agent="fake")
+        arguments = msgspec.json.encode({"message": "again", "session_id": session.id, "wait": True})
+        inside = Call(principal=OWNER, services=domain.services, door="link", inside=session.id)
+        with trio.fail_after(5), pytest.raises(InvalidParams) as refused:
+            await box.run(inside, box.find("session_message"), arguments)
+        assert refused.value.field == "wait"
+        outside = Call(principal=OWNER, services=domain.services, door="mcp")
+        with trio.fail_after(5):
+            answer = await box.run(outside, box.find("session_message"), arguments)
+        assert msgspec.json.decode(answer)["text"] == "again"
