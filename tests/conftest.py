@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.conformance.suite import SUMMARY
 from tests.helpers.http import Api
 from tests.helpers.process import DaemonProcess
 
@@ -39,3 +40,13 @@ def daemon() -> Iterator[DaemonProcess]:
 def api(daemon: DaemonProcess) -> Api:
     """The shared daemon, as its admin."""
     return Api(daemon.port, daemon.admin_token)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What the conformance suite found is said also when all is well; the reports come from several processes."""
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = [value for report in reports for name, value in report.user_properties if name == SUMMARY]
+    if lines:
+        terminalreporter.section("conformance")
+        for line in lines:
+            terminalreporter.write_line(str(line))
