@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Self
 
 import trio
@@ -12,7 +13,7 @@ from oubliette.errors import LimitExceeded
 from oubliette.events import FellBehindError
 from oubliette.following import Following
 from oubliette.mcp import methods
-from oubliette.mcp.exchange import Exchange
+from oubliette.mcp.exchange import Channel, Exchange
 from oubliette.mcp.methods import Answer
 from oubliette.protocol.events import as_notification
 from oubliette.protocol.jsonrpc import Message
@@ -29,7 +30,7 @@ async def answer(exchange: Exchange, message: Message) -> Answer:
     """Returns the response to a request; what belongs to it goes through its channel before that."""
     if exchange.level is None or not exchange.revision.stateless or not delivers_events(exchange.level):
         return await _answer(exchange, message, None)
-    with Delivery(exchange) as delivery:
+    with Delivery.open(exchange) as delivery:
         exchange.follower = delivery
         return await _answer(exchange, message, delivery)
 
@@ -72,26 +73,25 @@ class Delivery:
     While it is open it counts as a stream of its principal; leaving it ends the following, never a session.
     """
 
-    def __init__(self, exchange: Exchange) -> None:
-        services, owner = exchange.services, exchange.principal.token_id
+    def __init__(self, channel: Channel, stream: Stream, following: Following) -> None:
         self.fell_behind = False
-        self._channel = exchange.channel
-        self._standing = services.standing
-        self._stream = Stream(owner, services.events).stay_open()
-        self._following = Following(self._stream, services.sessions, owner)
+        self._channel = channel
+        self._stream = stream
+        self._following = following
         self._over = trio.Event()
 
-    def __enter__(self) -> Self:
-        self._following.__enter__()
-        self._standing.add(self._stream)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._standing.discard(self._stream)
-        self._following.__exit__(kind, value, traceback)
-        self._stream.close()
+    @classmethod
+    @contextmanager
+    def open(cls, exchange: Exchange) -> Iterator[Self]:
+        """Opens the stream of a request for the length of the block; the daemon finishes it when it stops."""
+        services, owner = exchange.services, exchange.principal.token_id
+        stream = Stream(owner, services.events).stay_open()
+        with stream, Following(stream, services.sessions, owner) as following:
+            services.standing.add(stream)
+            try:
+                yield cls(exchange.channel, stream, following)
+            finally:
+                services.standing.discard(stream)
 
     def family(self, root: Session, after: int | None) -> None:
         """Delivers the events of a session and its descendants."""
