@@ -1,36 +1,39 @@
 """The configuration: one YAML file, read strictly into frozen Structs (WIRE section 9).
 
 A file goes through three steps: `Document` turns YAML into a tree of `Given` values that know their line, the
-command line's options are laid over it, and `_Reader` turns it into the Structs below. The Structs are the whole
+command line's options are laid over it, and `Reader` turns it into the Structs below. The Structs are the whole
 schema: names, types, bounds, defaults, and in `Meta.description` the words of the error. A new section is one Struct
-and one line of `Sections`.
+and one line of `Sections`. The keys of the `ot` pack are read by `ot_pack.config`, which stands by itself.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta, Struct
 
+from ot_pack.config import HOST, HTTP_URL, KEYS, PORT, PackConfig, VariableName, VariableValue, find, read
+from ot_pack.document import Document, Given
+from ot_pack.reader import ImpossibleError, Reader, either
 from oubliette.agents.environment import DAEMON_VARIABLES
 from oubliette.agents.environment import Environment as Environment
-from oubliette.config_file import Document, Given, readable
+from oubliette.labels import MAX_PACKS, PACK
 
 # About 31 years: longer than anything waits, and safe in every clock's arithmetic. NaN and infinity fall outside too.
 _MAX_SECONDS: Final = 1e9
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_REFERENCE: Final = re.compile(r"\$\{([^}]*)(\}?)")
+_MEMORY: Final = re.compile(r"([1-9][0-9]{0,15})([kKmMgG]?)\Z")
+_UNITS: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+# A container does not start with less; nobody has more.
+MIN_MEMORY: Final = 16 * 2**20
+MAX_MEMORY: Final = 1024 * 2**30
 _AUTHORITY: Final = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(:[0-9]{1,5})?\Z"
 
 Port = Annotated[int, Meta(ge=0, le=65535, description="a whole number from 0 to 65535")]
@@ -57,20 +60,47 @@ Argument = Annotated[
     str, Meta(pattern=r"^[^\0]*\Z", description="a string without NUL (in quotes where YAML reads something else)")
 ]
 Argv = Annotated[tuple[Argument, ...], Meta(min_length=1, description="a list with the program first")]
+# A tree of sessions, each with an agent and an open socket.
+Depth = Annotated[int, Meta(ge=0, le=32, description="a whole number from 0 (no children) to 32")]
+Children = Annotated[int, Meta(ge=0, le=10_000, description="a whole number from 0 (no children) to 10000")]
 RuntimeKind = Annotated[
-    Literal["auto", "process"], Meta(description="auto or process (this version runs agents as a process alone)")
+    Literal["auto", "process", "bubblewrap", "podman", "docker"],
+    Meta(description="auto, process, bubblewrap, podman or docker"),
 ]
+# It stands on a command line: it must not look like an option.
+Image = Annotated[
+    str, Meta(max_length=512, pattern=r"^(?![-])[!-~]*\Z", description="an image's name, such as localhost/agent:1")
+]
+NetworkKind = Annotated[Literal["none", "model", "host"], Meta(description="none, model or host")]
+HostPort = Annotated[
+    str, Meta(max_length=300, pattern=f"^{HOST}:{PORT}\\Z", description="HOST:PORT, such as api.example.com:443")
+]
+Memory = Annotated[
+    str | int,
+    Meta(description="an amount of memory from 16m to 1024g: a number of bytes, or with the suffix k, m or g"),
+]
+Cpus = Annotated[float, Meta(gt=0, le=4096, description="a number of processors greater than 0, at most 4096")]
+Pids = Annotated[int, Meta(ge=8, le=4_194_304, description="a whole number from 8 to 4194304")]
+# A ":" or a "," separates what podman and docker are told of a mount.
+Mount = Annotated[
+    str,
+    Meta(
+        max_length=4096,
+        pattern=r"^(?:/(?!\.{1,2}(?:/|\Z))[^/\0:,]+)+\Z",
+        description="an absolute path without '..', ':' and ','",
+    ),
+]
+PackLabel = Annotated[
+    str, Meta(pattern=rf"^{PACK}\Z", description="a pack's name: 1 to 64 letters, digits, '_' and '-'")
+]
+PackLabels = Annotated[tuple[PackLabel, ...], Meta(max_length=MAX_PACKS, description=f"at most {MAX_PACKS} packs")]
+BaseUrl = Annotated[
+    str, Meta(pattern=rf"\A\Z|{HTTP_URL}", description="an http or https URL with a host, such as https://x.com/v1")
+]
+Model = Annotated[str, Meta(max_length=256, pattern=r"^(?![-])[!-~]*\Z", description="a model's name, without spaces")]
+Permissions = Annotated[Literal["sandbox", "all", "tools"], Meta(description="sandbox, all or tools")]
 LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Meta(description="debug, info, warning or error")]
 LogFormat = Annotated[Literal["auto", "console", "json"], Meta(description="auto, console or json")]
-
-
-class _ImpossibleError(ValueError):
-    """Values that do not go together: the keys concerned, the likeliest first, and why."""
-
-    def __init__(self, keys: tuple[str, ...], why: str) -> None:
-        super().__init__(f"{keys[0]}: {why}")
-        self.keys = keys
-        self.why = why
 
 
 def _is_host(text: str) -> bool:
@@ -100,7 +130,7 @@ class ServerConfig(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _is_host(self.host):
-            raise _ImpossibleError(("host",), "must be an IP address or a host name, without port and brackets")
+            raise ImpossibleError(("host",), "must be an IP address or a host name, without port and brackets")
 
 
 class RelayConfig(Struct, frozen=True, kw_only=True):
@@ -123,7 +153,7 @@ class RelayConfig(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.timeout_seconds > self.max_timeout_seconds:
-            raise _ImpossibleError(
+            raise ImpossibleError(
                 ("timeout_seconds", "max_timeout_seconds"),
                 f"timeout_seconds ({self.timeout_seconds:g}) is more than "
                 f"max_timeout_seconds ({self.max_timeout_seconds:g})",
@@ -135,9 +165,12 @@ class SessionsConfig(Struct, frozen=True, kw_only=True):
 
     `max_active_per_project`: 1 or more sessions that have not ended. `event_buffer`: 1 or more events, and
     `event_buffer_bytes`: 1 KiB or more, that a session's ring holds. `idle_timeout_seconds`: how long a session lives
-    without event or stream, 0 = for ever.
+    without event or stream, 0 = for ever. `max_depth`: 0 to 32, how deep child sessions nest. `max_children`: 0 to
+    10,000 children of one parent that are alive at once.
     """
 
+    max_depth: Depth = 3
+    max_children: Children = 20
     max_active_per_project: Count = 100
     event_buffer: Count = 4000
     event_buffer_bytes: BufferBytes = 16 * 1024 * 1024
@@ -145,31 +178,103 @@ class SessionsConfig(Struct, frozen=True, kw_only=True):
 
 
 class RuntimeConfig(Struct, frozen=True, kw_only=True):
-    """How agents are run. `kind`: `process`, or `auto` for the strongest that works, which is `process` so far."""
+    """How agents are run.
 
-    kind: RuntimeKind = "auto"
-
-
-class CommandProfile(Struct, frozen=True, kw_only=True, tag="command", tag_field="type"):
-    """An agent that is a program.
-
-    `command`: one argument or more, the program first; `{prompt}` in it is replaced by the message, and without it the
-    message comes on stdin. `env`: added to the agent's environment.
+    `kind`: `auto` is the strongest that works here. `image`: what podman and docker run; for `auto` neither is tried
+    without one. `network`: `none`, `model` for `model_hosts` alone, through the daemon, or `host`. `model_hosts`:
+    HOST:PORT, exactly as agents ask for them. `memory`: bytes, also with the suffix k, m or g, `cpus` and `pids`: what
+    one session may take of each. `extra_args`: passed to podman or docker before the image. `mounts`: absolute host
+    paths that agents see read-only at the same place.
     """
 
-    command: Argv
-    env: Environment = msgspec.field(default_factory=Environment)
+    kind: RuntimeKind = "auto"
+    image: Image = ""
+    network: NetworkKind = "model"
+    model_hosts: tuple[HostPort, ...] = ()
+    memory: Memory = "2g"
+    cpus: Cpus = 2
+    pids: Pids = 256
+    extra_args: tuple[Argument, ...] = ()
+    mounts: tuple[Mount, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.command or not self.command[0]:
-            raise _ImpossibleError(("command",), "must begin with the program to run")
+        if self.kind in ("podman", "docker") and not self.image:
+            raise ImpossibleError(("kind", "image"), f"{self.kind} needs an image: set runtime.image")
+        if not MIN_MEMORY <= self.memory_bytes <= MAX_MEMORY:
+            raise ImpossibleError(("memory",), f"must be {get_args(Memory)[1].description}")
+
+    @property
+    def memory_bytes(self) -> int:
+        """`memory` as a number of bytes."""
+        match = _MEMORY.match(str(self.memory))
+        return int(match[1]) * _UNITS[match[2].lower()] if match else 0
 
 
 class ExternalProfile(Struct, frozen=True, kw_only=True, tag="external", tag_field="type"):
     """An agent that someone else starts: the daemon only opens the session's socket (WIRE section 8)."""
 
 
-Profile: TypeAlias = CommandProfile | ExternalProfile
+class ProgramProfile(Struct, frozen=True, kw_only=True):
+    """An agent that is started here: `command`, one argument or more, the program first; `env`, its variables."""
+
+    command: Argv
+    env: Environment = msgspec.field(default_factory=Environment)
+
+    def __post_init__(self) -> None:
+        if not self.command or not self.command[0]:
+            raise ImpossibleError(("command",), "must begin with the program to run")
+
+
+class CommandProfile(ProgramProfile, frozen=True, kw_only=True, tag="command", tag_field="type"):
+    """An agent that is any program: `{prompt}` in its `command` is replaced by the message, and without it the message
+    comes on stdin.
+    """
+
+
+class AgentProfile(ProgramProfile, frozen=True, kw_only=True):
+    """An agent with a protocol of its own, to which the daemon adds what that needs.
+
+    `model`: what it is told to use, empty for its own default. `permissions`: `sandbox` gives it a free hand where it
+    runs in a sandbox and only the tools of Oubliette elsewhere, `all` a free hand anywhere, `tools` only the tools of
+    Oubliette.
+    """
+
+    model: Model = ""
+    permissions: Permissions = "sandbox"
+
+
+class ClaudeProfile(AgentProfile, frozen=True, kw_only=True, tag="claude", tag_field="type"):
+    """Claude Code. Its endpoint and its key are variables: `ANTHROPIC_BASE_URL`, `ANTHROPIC_API_KEY`."""
+
+    command: Argv = ("claude",)
+
+
+class EndpointProfile(AgentProfile, frozen=True, kw_only=True):
+    """An agent that can be pointed at a model: `base_url`, an OpenAI-compatible endpoint, empty for the agent's own;
+    `api_key_env`, the name of the variable that holds its key.
+    """
+
+    base_url: BaseUrl = ""
+    api_key_env: VariableName = "OPENAI_API_KEY"
+
+
+class CodexProfile(EndpointProfile, frozen=True, kw_only=True, tag="codex", tag_field="type"):
+    """Codex."""
+
+    command: Argv = ("codex",)
+
+
+class OpencodeProfile(EndpointProfile, frozen=True, kw_only=True, tag="opencode", tag_field="type"):
+    """OpenCode."""
+
+    command: Argv = ("opencode",)
+
+
+class AcpProfile(AgentProfile, frozen=True, kw_only=True, tag="acp", tag_field="type"):
+    """Any agent that speaks the Agent Client Protocol over stdio, such as `[opencode, acp]`."""
+
+
+Profile: TypeAlias = CommandProfile | ExternalProfile | ClaudeProfile | CodexProfile | OpencodeProfile | AcpProfile
 
 
 def _default_profiles() -> dict[str, Profile]:
@@ -187,8 +292,8 @@ class AgentsConfig(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.default not in self.profiles:
-            known = _either(self.profiles) or "none"
-            raise _ImpossibleError(("default", "profiles"), f"no profile is called {self.default}; there is {known}")
+            known = either(self.profiles) or "none"
+            raise ImpossibleError(("default", "profiles"), f"no profile is called {self.default}; there is {known}")
 
 
 class LogConfig(Struct, frozen=True, kw_only=True):
@@ -199,7 +304,10 @@ class LogConfig(Struct, frozen=True, kw_only=True):
 
 
 class Sections(Struct, frozen=True, kw_only=True):
-    """The keys at the top of the file."""
+    """The keys at the top of the file, beside those of the `ot` pack.
+
+    `project_packs`: what a project's agents may use unless the project says otherwise.
+    """
 
     server: ServerConfig = ServerConfig()
     relay: RelayConfig = RelayConfig()
@@ -207,11 +315,15 @@ class Sections(Struct, frozen=True, kw_only=True):
     runtime: RuntimeConfig = RuntimeConfig()
     agents: AgentsConfig = msgspec.field(default_factory=AgentsConfig)
     log: LogConfig = LogConfig()
+    project_packs: PackLabels = ("ot",)
 
 
 class Config(Sections, frozen=True, kw_only=True):
-    """The whole configuration. `source` is the file that it came from, None for the defaults."""
+    """The whole configuration. `pack` is the part of the `ot` pack, `source` the file that it all came from, None for
+    the defaults.
+    """
 
+    pack: PackConfig = PackConfig()
     source: Path | None = None
 
 
@@ -219,30 +331,40 @@ def load(path: Path | None, *, environ: Mapping[str, str], overrides: Mapping[st
     """Returns the configuration: `path`, else `$OUBLIETTE_CONFIG`, else `./oubliette.yaml`, else the user's config
     directory, else the defaults (WIRE section 9).
 
-    `environ` is the daemon's environment, which `${VAR}` in a profile's `env` refers to. `overrides` holds what the
-    command line said for keys of `server` (`host`, `port`); None is not said. Raises `ConfigError`.
+    `environ` is the daemon's environment, which `${VAR}` in the `env` of profiles and in servers refers to. `overrides`
+    holds what the command line said for keys of `server` (`host`, `port`); None is not said. Local packs are loaded,
+    which runs their code; one that is broken is a problem of `pack`. Raises `ConfigError`.
     """
-    source = _find(path, environ)
+    source = find(path, environ)
     root = Document(source).read() if source else Given({}, "")
-    values = _Reader(environ).members(_lay_over(root, overrides), Sections)
-    return Config(**values, source=source)
+    reader = Reader(environ, {Environment: _environment})
+    values = reader.members(_lay_over(root, overrides), Sections, besides=KEYS)
+    _check_each_once(root, values)
+    pack = read(root, source.parent, environ) if source else PackConfig()
+    return Config(**values, pack=pack, source=source)
 
 
-def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
-    if path is not None:
-        return path
-    if environ.get("OUBLIETTE_CONFIG"):
-        return Path(environ["OUBLIETTE_CONFIG"])
-    return next((candidate for candidate in _usual_places(environ) if os.path.exists(candidate)), None)
+def reload(current: Config, *, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Config:
+    """Returns the configuration as its file is now, all of it checked; without a file one is looked for again.
+
+    Nothing is in force by this: the caller takes what may change under way, and keeps `current` where this raises
+    `ConfigError`. It reads files and runs the code of local packs, so under trio it belongs in a thread.
+    """
+    return load(current.source, environ=environ, overrides=overrides)
 
 
-def _usual_places(environ: Mapping[str, str]) -> Iterator[Path]:
-    yield Path("oubliette.yaml")
-    # XDG Base Directory: "If an implementation encounters a relative path … it should consider the path invalid".
-    if environ.get("XDG_CONFIG_HOME", "").startswith("/"):
-        yield Path(environ["XDG_CONFIG_HOME"], "oubliette", "oubliette.yaml")
-    elif environ.get("HOME"):
-        yield Path(environ["HOME"], ".config", "oubliette", "oubliette.yaml")
+def _check_each_once(root: Given, values: Mapping[str, Any]) -> None:
+    """A project's own packs are each named once (`labels.check_packs`)."""
+    packs = values.get("project_packs", ())
+    if len(set(packs)) < len(packs):
+        raise root.entries()["project_packs"].error("names a pack twice")
+
+
+def _environment(reader: Reader, given: Given) -> Environment:
+    for name, entry in given.entries().items():
+        if name in DAEMON_VARIABLES:
+            raise entry.error("is set by the daemon itself")
+    return Environment(reader.value(given, Mapping[VariableName, VariableValue]))
 
 
 def _lay_over(root: Given, overrides: Mapping[str, object]) -> Given:
@@ -252,99 +374,3 @@ def _lay_over(root: Given, overrides: Mapping[str, object]) -> Given:
     sections = root.entries()
     server = sections.get("server", Given({}, root.where))
     return Given({**sections, "server": Given({**server.entries(), **said}, server.where)}, root.where)
-
-
-class _Reader:
-    """Turns what was given into the type that a Struct's field has."""
-
-    def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = environ
-
-    def members(self, given: Given, struct: type[Struct]) -> dict[str, Any]:
-        known = {info.name: info.type for info in msgspec.structs.fields(struct)}
-        entries = given.entries()
-        for key, entry in entries.items():
-            if key not in known:
-                raise entry.error(f"unknown key{_suggestion(key, known)}")
-        return {key: self._value(entry, known[key]) for key, entry in entries.items()}
-
-    def _value(self, given: Given, wanted: Any) -> Any:
-        bare = get_args(wanted)[0] if get_origin(wanted) is Annotated else wanted
-        if bare is Environment:
-            return Environment({name: self._variable(name, entry) for name, entry in given.entries().items()})
-        if isinstance(bare, type) and issubclass(bare, Struct):
-            return self._struct(given, bare)
-        if get_origin(bare) is UnionType:
-            return self._tagged(given, get_args(bare))
-        if get_origin(bare) is Mapping:
-            return self._named(given, *get_args(bare))
-        return _checked(given, self._items(given, bare) if get_origin(bare) is tuple else given.value, wanted)
-
-    def _struct(self, given: Given, struct: type[Struct]) -> Struct:
-        values = self.members(given, struct)
-        missing = [f.name for f in msgspec.structs.fields(struct) if f.required and f.name not in values]
-        if missing:
-            raise given.error(f"needs the key {missing[0]}")
-        try:
-            return struct(**values)
-        except _ImpossibleError as error:
-            blamed = next((given.entries()[key] for key in error.keys if key in values), given)
-            raise blamed.error(error.why) from None
-
-    def _tagged(self, given: Given, structs: Iterable[type[Struct]]) -> Struct:
-        kinds = {str(struct.__struct_config__.tag): struct for struct in structs}
-        entries = dict(given.entries())
-        kind = entries.pop("type", None)
-        if kind is None:
-            raise given.error(f"needs the key type: {_either(kinds)}")
-        if not (isinstance(kind.value, str) and kind.value in kinds):
-            raise kind.error(f"must be {_either(kinds)}, not {kind.shown}")
-        return self._struct(Given(entries, given.where), kinds[kind.value])
-
-    def _named(self, given: Given, name: Any, wanted: Any) -> dict[str, Any]:
-        entries = given.entries()
-        for key, entry in entries.items():
-            _checked(Given(key, entry.where, readable(key)), key, name)
-        return {key: self._value(entry, wanted) for key, entry in entries.items()}
-
-    def _items(self, given: Given, wanted: Any) -> tuple[Any, ...]:
-        if not isinstance(given.value, list):
-            raise given.error("must be a list")
-        return tuple(self._value(item, get_args(wanted)[0]) for item in given.value)
-
-    def _variable(self, name: str, given: Given) -> str:
-        # No error here shows the value: it may be a secret.
-        if not _VARIABLE.match(name):
-            raise given.error("is no variable's name: letters, digits and _")
-        if name in DAEMON_VARIABLES:
-            raise given.error("is set by the daemon itself")
-        if not isinstance(given.value, str) or "\0" in given.value:
-            raise given.error("must be a string without NUL (in quotes where YAML reads something else)")
-        return _REFERENCE.sub(lambda match: self._referred(match, given), given.value)
-
-    def _referred(self, match: re.Match[str], given: Given) -> str:
-        name, end = match.groups()
-        if not end or not _VARIABLE.match(name):
-            raise given.error("${ begins a reference: write ${NAME}, a variable of the daemon's environment")
-        if name not in self._environ:
-            raise given.error(f"${{{name}}} is not set in the daemon's environment")
-        return self._environ[name]
-
-
-def _checked(given: Given, value: Any, wanted: Any) -> Any:
-    """Returns `value` as msgspec converts it; what it refuses is told in the words of the type's `Meta`."""
-    try:
-        return msgspec.convert(value, wanted)
-    except msgspec.ValidationError:
-        meta = next(item for item in get_args(wanted) if isinstance(item, Meta))
-        raise given.error(f"must be {meta.description}, not {given.shown}") from None
-
-
-def _suggestion(key: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    nearest = difflib.get_close_matches(key, names, n=1)
-    return f"; did you mean {nearest[0]}?" if nearest else f"; here may stand {_either(names)}"
-
-
-def _either(names: Iterable[str]) -> str:
-    return " or ".join(", ".join(names).rsplit(", ", 1))

@@ -13,10 +13,10 @@ from typing import Final
 import click
 import trio
 
+from ot_pack.document import ConfigError
 from oubliette import config, log
 from oubliette.cli.places import URL_FILE, default_data_dir
 from oubliette.config import Config
-from oubliette.config_file import ConfigError
 from oubliette.daemon import Daemon, Started
 from oubliette.errors import OublietteError
 
@@ -46,7 +46,21 @@ def serve_command(
         daemon = Daemon(settings, data_dir or default_data_dir())
     except (ConfigError, OublietteError) as error:
         raise _CannotStart(str(error)) from None
-    trio.run(_serve, daemon, settings)
+    refused: list[OublietteError] = []
+    try:
+        trio.run(_serve, daemon, settings)
+    except* OublietteError as failures:
+        refused = _leaves(failures)
+    if refused:
+        raise _CannotStart(str(refused[0]))
+
+
+def _leaves(failures: BaseExceptionGroup[OublietteError]) -> list[OublietteError]:
+    """Returns the failures out of the groups that nurseries put them into."""
+    found: list[OublietteError] = []
+    for failure in failures.exceptions:
+        found += _leaves(failure) if isinstance(failure, BaseExceptionGroup) else [failure]
+    return found
 
 
 class _CannotStart(click.ClickException):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, get_args, get_origin
@@ -16,15 +17,28 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
+from ot_pack.config import Sections as PackSections
+from ot_pack.document import ConfigError
 from oubliette import config
-from oubliette.config import CommandProfile, Config, Environment, ExternalProfile
-from oubliette.config_file import ConfigError
+from oubliette.config import (
+    AcpProfile,
+    ClaudeProfile,
+    CodexProfile,
+    CommandProfile,
+    Config,
+    Environment,
+    ExternalProfile,
+    OpencodeProfile,
+    RuntimeConfig,
+)
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLE = REPOSITORY / "examples" / "oubliette.yaml"
+PROMPTS = REPOSITORY / "examples" / "prompts.yaml"
 CONTRACT = REPOSITORY.parent / "shared" / "design" / "oubliette.example.yaml"
 
-Load = Callable[..., Config]
+SECTIONS = (config.Sections, PackSections)
+AGENTS = (ClaudeProfile, CodexProfile, OpencodeProfile, AcpProfile)
 
 
 @pytest.fixture(autouse=True)
@@ -70,20 +84,40 @@ def test_the_example_holds_the_defaults() -> None:
     shown = CommandProfile(command=("python", "examples/agent.py", "{prompt}"))
     profiles = {**Config().agents.profiles, "command": shown}
     agents = msgspec.structs.replace(Config().agents, profiles=profiles)
-    assert loaded == msgspec.structs.replace(Config(), agents=agents, source=EXAMPLE)
+    # Beside the example lies a file of instructions, to be read where it exists.
+    pack = msgspec.structs.replace(Config().pack, instructions=yaml.safe_load(PROMPTS.read_text())["packs"])
+    assert loaded == msgspec.structs.replace(Config(), agents=agents, pack=pack, source=EXAMPLE)
 
 
 def test_the_example_has_every_key_with_a_comment() -> None:
-    keys = {
-        line.split(":")[0].strip() for line in EXAMPLE.read_text().splitlines() if line.startswith("  ") and "#" in line
-    }
-    assert keys >= {name for name, _ in leaves(config.Sections)}
+    keys = {line.split(":")[0].strip(" #") for line in EXAMPLE.read_text().splitlines() if " # " in line}
+    assert keys >= {name for section in SECTIONS for name, _ in leaves(section)}
+    assert keys >= {name for agent in AGENTS for name in agent.__struct_fields__} - {"env"}
+
+
+def test_the_comments_of_the_example_are_true() -> None:
+    lines = [re.sub(r"^( +)# ", r"\1", line) for line in EXAMPLE.read_text().splitlines()]
+    folder = REPOSITORY / "examples" / "packs"
+    Path("packs").mkdir()
+    Path("packs", "demo.py").write_bytes((folder / "demo.py").read_bytes())
+    variables = dict.fromkeys(("ANTHROPIC_API_KEY", "GITHUB_TOKEN", "DOCS_TOKEN"), "canary")
+    loaded = load("\n".join(line for line in lines if line.strip() not in ("{}", "[]")), environ=variables)
+    profiles = loaded.agents.profiles
+    assert profiles["claude"] == ClaudeProfile(env=Environment({"ANTHROPIC_API_KEY": "canary"}))
+    assert profiles["codex"] == CodexProfile()
+    assert profiles["acp"] == AcpProfile(command=("opencode", "acp"))
+    assert loaded.runtime.model_hosts == ("api.anthropic.com:443",)
+    assert (list(loaded.pack.servers), list(loaded.pack.local)) == (["github", "docs"], ["demo"])
+    assert (loaded.pack.aliases, list(loaded.pack.snippets)) == ({"compare": "demo.diff"}, ["review"])
+    assert (len(loaded.pack.topics), loaded.pack.problems) == (1, {})
+    assert "canary" not in repr(loaded)
 
 
 def test_the_example_is_a_part_of_the_contract() -> None:
     if not CONTRACT.exists():
         pytest.skip("the contract's example lies beside the checkout only where the project is developed")
     ours, theirs = (yaml.safe_load(path.read_text()) for path in (EXAMPLE, CONTRACT))
+    assert ours["runtime"].pop("mounts") == []  # added to the contract
     assert [path for path in paths(ours) if path not in list(paths(theirs))] == []
 
 
@@ -106,19 +140,23 @@ def leaves(struct: type[Struct]) -> Iterator[tuple[str, Any]]:
 
 
 def scalar_types(wanted: Any) -> Iterator[Any]:
-    if get_origin(wanted) is Annotated and get_origin(get_args(wanted)[0]) is not tuple:
+    if get_origin(wanted) is Annotated and get_origin(get_args(wanted)[0]) not in (tuple, Mapping):
         yield wanted
     elif get_origin(wanted) is UnionType:
         for struct in get_args(wanted):
-            yield from (inner for _, leaf in leaves(struct) for inner in scalar_types(leaf))
+            yield from scalar_types(struct)
+    elif isinstance(wanted, type) and issubclass(wanted, Struct):
+        yield from (inner for _, leaf in leaves(wanted) for inner in scalar_types(leaf))
+    elif get_origin(wanted) is Annotated:  # a list or a mapping with a bound
+        yield from (wanted, *scalar_types(get_args(wanted)[0]))
     else:
         for inner in get_args(wanted):
             yield from scalar_types(inner)
 
 
 def test_every_type_says_in_words_what_it_takes() -> None:
-    types = [found for _, leaf in leaves(config.Sections) for found in scalar_types(leaf)]
-    assert len(types) > 20
+    types = [found for section in SECTIONS for _, leaf in leaves(section) for found in scalar_types(leaf)]
+    assert len(types) > 50
     assert [
         wanted for wanted in types if not any(isinstance(m, Meta) and m.description for m in wanted.__metadata__)
     ] == []
@@ -126,8 +164,12 @@ def test_every_type_says_in_words_what_it_takes() -> None:
 
 def test_every_section_explains_its_keys() -> None:
     for section in msgspec.structs.fields(config.Sections):
-        for key in msgspec.structs.fields(section.type):
-            assert f"`{key.name}`" in (section.type.__doc__ or ""), f"{section.name}.{key.name}"
+        if section.name != "project_packs":
+            for key in msgspec.structs.fields(section.type):
+                assert f"`{key.name}`" in (section.type.__doc__ or ""), f"{section.name}.{key.name}"
+    for name in PackSections.__struct_fields__:
+        assert f"`{name}`" in (PackSections.__doc__ or "")
+    assert "`project_packs`" in (config.Sections.__doc__ or "")
 
 
 # --- where it is looked for --------------------------------------------------------------------------------------
@@ -229,6 +271,7 @@ SECONDS = "a number of seconds from 0 to 1e9"
 TIMEOUT = "a number of seconds greater than 0, at most 1e9"
 COUNT = "a whole number from 1 to 1000000000"
 HOST = "must be an IP address or a host name, without port and brackets"
+MEMORY = "an amount of memory from 16m to 1024g: a number of bytes, or with the suffix k, m or g"
 HEADER = "a host as a Host header has it: example.com, example.com:80, [::1]"
 
 
@@ -278,14 +321,48 @@ HEADER = "a host as a Host header has it: example.com, example.com:80, [::1]"
         ("sessions", "event_buffer", "0", f"must be {COUNT}, not 0"),
         ("sessions", "event_buffer_bytes", "1023", "must be a number of bytes from 1024 to 1099511627776, not 1023"),
         ("sessions", "idle_timeout_seconds", "-1", f"must be {SECONDS}, not -1"),
-        ("sessions", "max_depth", "3", None),  # comes with a later part
+        ("sessions", "max_depth", "33", "must be a whole number from 0 (no children) to 32, not 33"),
+        ("sessions", "max_depth", "-1", "must be a whole number from 0 (no children) to 32, not -1"),
+        ("sessions", "max_children", "10001", "must be a whole number from 0 (no children) to 10000, not 10001"),
+        ("runtime", "kind", "podman", "podman needs an image: set runtime.image"),
+        ("runtime", "kind", "docker", "docker needs an image: set runtime.image"),
+        ("runtime", "kind", "vm", 'must be auto, process, bubblewrap, podman or docker, not "vm"'),
+        ("runtime", "image", "--privileged", 'must be an image\'s name, such as localhost/agent:1, not "--privileged"'),
+        ("runtime", "image", '"a b"', None),
+        ("runtime", "network", "on", "must be none, model or host, not on"),
+        ("runtime", "network", "all", 'must be none, model or host, not "all"'),
         (
             "runtime",
-            "kind",
-            "podman",
-            'must be auto or process (this version runs agents as a process alone), not "podman"',
+            "model_hosts[0]",
+            "[example.com]",
+            'must be HOST:PORT, such as api.example.com:443, not "example.com"',
         ),
-        ("runtime", "image", '""', "unknown key; here may stand kind"),
+        ("runtime", "model_hosts[1]", "[a:1, 'a:65536']", None),
+        ("runtime", "model_hosts[0]", "['a:0']", None),
+        ("runtime", "model_hosts[0]", "['a:080']", None),
+        ("runtime", "model_hosts[0]", "['https://a:80']", None),
+        ("runtime", "model_hosts[0]", "['*:443']", None),
+        ("runtime", "model_hosts[0]", '["a:80\\n"]', None),
+        ("runtime", "memory", "2t", f"must be {MEMORY}"),
+        ("runtime", "memory", "1m", f"must be {MEMORY}"),
+        ("runtime", "memory", "2000g", f"must be {MEMORY}"),
+        ("runtime", "memory", "0", f"must be {MEMORY}"),
+        ("runtime", "memory", "-1", f"must be {MEMORY}"),
+        ("runtime", "memory", "1.5g", f"must be {MEMORY}"),
+        ("runtime", "memory", "yes", f"must be {MEMORY}, not yes"),
+        ("runtime", "memory", "1" + "0" * 40, f"must be {MEMORY}"),
+        ("runtime", "cpus", "0", "must be a number of processors greater than 0, at most 4096, not 0"),
+        ("runtime", "cpus", ".nan", None),
+        ("runtime", "pids", "7", "must be a whole number from 8 to 4194304, not 7"),
+        ("runtime", "extra_args[0]", "[5]", None),
+        ("runtime", "mounts[0]", "[opt]", "must be an absolute path without '..', ':' and ',', not \"opt\""),
+        ("runtime", "mounts[0]", "[/]", None),
+        ("runtime", "mounts[0]", "[/opt/../etc]", None),
+        ("runtime", "mounts[0]", "['/opt/a:b']", None),
+        ("runtime", "mounts[0]", "['/opt/a,b']", None),
+        ("runtime", "mounts[0]", "[/opt/]", None),
+        ("runtime", "mounts[0]", '["/opt\\0"]', None),
+        ("runtime", "imag", "x", "unknown key; did you mean image?"),
         ("agents", "default", "nobody", "no profile is called nobody; there is command or external"),
         ("agents", "profiles", "{}", "no profile is called command; there is none"),
         ("agents", "profiles", "[]", "must be a mapping of keys to values"),
@@ -310,8 +387,15 @@ def test_an_impossible_value_names_file_line_and_key(section: str, key: str, val
         ),
         ("realy:\n  x: 1", "oubliette.yaml:1: realy: unknown key; did you mean relay?"),
         ("log: {x: 1}", "oubliette.yaml:1: log.x: unknown key; here may stand format or level"),
-        ("servers: {}", "oubliette.yaml:1: servers: unknown key; did you mean server?"),
-        ("packs: []", None),
+        ("serves: {}", "oubliette.yaml:1: serves: unknown key; did you mean servers?"),
+        ("project_packs: ot", "oubliette.yaml:1: project_packs: must be a list"),
+        (
+            "project_packs: [ot, a b]",
+            "oubliette.yaml:1: project_packs[1]: must be a pack's name: 1 to 64 letters, digits, '_' and '-', "
+            'not "a b"',
+        ),
+        (f"project_packs: [{'a,' * 65}]", "oubliette.yaml:1: project_packs: must be at most 64 packs"),
+        ("project_packs: [ot, ot]", "oubliette.yaml:1: project_packs: names a pack twice"),
         (
             "log: {}\nserver:\n  port: 1\n  host: a\n  port: 2",
             "oubliette.yaml:5: server.port: stands twice, first in line 3",
@@ -405,6 +489,9 @@ def test_a_struct_that_is_impossible_cannot_be_built() -> None:
 # --- profiles and their secrets ----------------------------------------------------------------------------------
 
 
+TYPES = "command, external, claude, codex, opencode or acp"
+
+
 def profile(text: str) -> str:
     return f"agents:\n  default: x\n  profiles:\n    x:\n      {text}\n"
 
@@ -412,9 +499,35 @@ def profile(text: str) -> str:
 @pytest.mark.parametrize(
     ("text", "where", "message"),
     [
-        ("type: claude", "5: agents.profiles.x.type", 'must be command or external, not "claude"'),
-        ("type: [command]", "5: agents.profiles.x.type", "must be command or external, not a list"),
-        ("command: [a]", "4: agents.profiles.x", "needs the key type: command or external"),
+        ("type: cloud", "5: agents.profiles.x.type", f'must be {TYPES}, not "cloud"'),
+        ("type: [command]", "5: agents.profiles.x.type", f"must be {TYPES}, not a list"),
+        ("command: [a]", "4: agents.profiles.x", f"needs the key type: {TYPES}"),
+        ("type: acp", "4: agents.profiles.x", "needs the key command"),
+        ("{type: claude, command: []}", "5: agents.profiles.x.command", "must be a list with the program first"),
+        ("{type: codex, command: ['']}", "5: agents.profiles.x.command", "must begin with the program to run"),
+        ("{type: claude, base_url: 'http://a'}", "5: agents.profiles.x.base_url", None),
+        (
+            "{type: claude, permissions: root}",
+            "5: agents.profiles.x.permissions",
+            'must be sandbox, all or tools, not "root"',
+        ),
+        (
+            "{type: claude, model: --x}",
+            "5: agents.profiles.x.model",
+            'must be a model\'s name, without spaces, not "--x"',
+        ),
+        (
+            "{type: codex, base_url: 'ftp://a'}",
+            "5: agents.profiles.x.base_url",
+            'must be an http or https URL with a host, such as https://x.com/v1, not "ftp://a"',
+        ),
+        ("{type: opencode, base_url: 'http://'}", "5: agents.profiles.x.base_url", None),
+        ("{type: opencode, base_url: 'http://a:99999'}", "5: agents.profiles.x.base_url", None),
+        (
+            "{type: opencode, api_key_env: A-B}",
+            "5: agents.profiles.x.api_key_env",
+            'must be a variable\'s name: letters, digits and _, not "A-B"',
+        ),
         ("type: command", "4: agents.profiles.x", "needs the key command"),
         ("type: external\n      command: [a]", "6: agents.profiles.x.command", None),
         ("{type: command, command: []}", "5: agents.profiles.x.command", None),
@@ -452,6 +565,67 @@ def test_a_bad_profile_is_refused(text: str, where: str, message: str | None) ->
     said = refusal(text)
     assert said.startswith(f"oubliette.yaml:{line}: {key}: ")
     assert message is None or said.endswith(f": {message}")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{type: claude}", ClaudeProfile(command=("claude",))),
+        ("{type: codex}", CodexProfile(command=("codex",))),
+        ("{type: opencode}", OpencodeProfile(command=("opencode",))),
+        ("{type: acp, command: [opencode, acp]}", AcpProfile(command=("opencode", "acp"))),
+        (
+            "{type: codex, command: [/opt/codex, -v], env: {A: b}, model: o/gpt-5, permissions: all,"
+            " base_url: 'http://127.0.0.1:9/v1', api_key_env: KEY}",
+            CodexProfile(
+                command=("/opt/codex", "-v"),
+                env=Environment({"A": "b"}),
+                model="o/gpt-5",
+                permissions="all",
+                base_url="http://127.0.0.1:9/v1",
+                api_key_env="KEY",
+            ),
+        ),
+    ],
+)
+def test_an_agents_profile_needs_little(text: str, expected: config.Profile) -> None:
+    found = load(f"agents: {{default: x, profiles: {{x: {text}}}}}").agents.profiles["x"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+def test_a_runtime_in_full() -> None:
+    text = """
+runtime:
+  kind: podman
+  image: localhost/agent:1
+  network: none
+  model_hosts: ["api.example.com:443", "127.0.0.1:9", "[::1]:80", "localhost:65535"]
+  memory: 536870912
+  cpus: 0.5
+  pids: 64
+  extra_args: [--runtime, runc]
+  mounts: [/opt/node, /usr/local/lib/a b]
+"""
+    assert load(text).runtime == RuntimeConfig(
+        kind="podman",
+        image="localhost/agent:1",
+        network="none",
+        model_hosts=("api.example.com:443", "127.0.0.1:9", "[::1]:80", "localhost:65535"),
+        memory=536870912,
+        cpus=0.5,
+        pids=64,
+        extra_args=("--runtime", "runc"),
+        mounts=("/opt/node", "/usr/local/lib/a b"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "count"),
+    [("2g", 2 * 2**30), ("512M", 2**29), ("65536k", 2**26), ("16777216", 2**24), (16777216, 2**24), ("1024g", 2**40)],
+)
+def test_memory_is_a_number_of_bytes(memory: str | int, count: int) -> None:
+    assert RuntimeConfig(memory=memory).memory_bytes == count
 
 
 @pytest.mark.parametrize("name", ["-x", "", "a b", "a/b", "a" * 65])
@@ -520,3 +694,46 @@ def test_environment_is_a_mapping_for_a_process() -> None:
     environment = Environment({"A": "1"})
     assert {**os.environ, **environment}["A"] == "1"
     assert environment == {"A": "1"}
+
+
+# --- the ot pack's part, and reading it again --------------------------------------------------------------------
+
+PACK = 'pack = "demo"\n__all__ = ["one"]\ndef one() -> None: ...\n'
+
+
+def test_the_keys_of_the_ot_pack_come_from_the_same_file() -> None:
+    Path("demo.py").write_text(PACK)
+    loaded = load("packs: [demo.py]\nproject_packs: [ot, demo, later]\naliases: {uno: demo.one}\nlog: {level: debug}\n")
+    assert (list(loaded.pack.local), loaded.pack.aliases, loaded.log.level) == (["demo"], {"uno": "demo.one"}, "debug")
+    assert loaded.project_packs == ("ot", "demo", "later")
+
+
+def test_a_broken_pack_does_not_refuse_the_start() -> None:
+    Path("demo.py").write_text("pack = \n")
+    loaded = load("packs: [demo.py]\nproject_packs: [ot, demo]\naliases: {uno: demo.one}\n")
+    assert loaded.pack.problems["demo.py"] == "demo.py:1: is not Python: invalid syntax"
+    assert list(loaded.pack.problems) == ["demo.py", "alias uno"]
+
+
+def test_a_reload_sees_the_file_as_it_is_now() -> None:
+    Path("demo.py").write_text(PACK)
+    old = load("packs: [demo.py]\nserver: {port: 1}\n")
+    Path("demo.py").write_text(PACK.replace("one()", "two()").replace('"one"', '"two"'))
+    Path("oubliette.yaml").write_text("packs: [demo.py]\naliases: {dos: demo.two}\nserver: {port: 70000}\n")
+    new = config.reload(old, environ={}, overrides={"port": 0})
+    assert list(new.pack.local["demo"].tools) == ["two"]
+    assert (new.source, new.pack.aliases, new.server.port) == (old.source, {"dos": "demo.two"}, 0)
+    assert list(old.pack.local["demo"].tools) == ["one"]
+
+
+def test_a_reload_checks_the_whole_file() -> None:
+    old = load("aliases: {}\n")
+    Path("oubliette.yaml").write_text("aliases: {}\nrelay:\n  max_pending: 0\n")
+    with pytest.raises(ConfigError, match=r"^oubliette\.yaml:3: relay\.max_pending: must be "):
+        config.reload(old, environ={}, overrides={})
+
+
+def test_a_reload_without_a_file_looks_for_one_again() -> None:
+    old = config.load(None, environ={}, overrides={})
+    Path("oubliette.yaml").write_text("log: {level: debug}\n")
+    assert config.reload(old, environ={}, overrides={}).log.level == "debug"
