@@ -145,6 +145,30 @@ class ShuttingDown(OublietteError):
     code, kind, http_status = -32009, "shutting_down", 503
 
 
+class ServerError(OublietteError):
+    """A proxied MCP server's own error, or an answer of it that cannot be passed on."""
+
+    code, kind, http_status = -32000, "server_error", 502
+
+
+class ServerDisconnected(OublietteError):
+    """A proxied MCP server that is not connected, or was lost under a call."""
+
+    code, kind, http_status = -32003, "server_disconnected", 502
+
+
+class ServerTimeout(OublietteError):
+    """A proxied MCP server that did not answer within its `timeout_seconds`."""
+
+    code, kind, http_status = -32004, "server_timeout", 504
+
+
+class ToolTimeout(OublietteError):
+    """A function of a local pack that did not return in time."""
+
+    code, kind, http_status = -32004, "tool_timeout", 504
+
+
 class RequestCancelled(OublietteError):
     """Not trio's Cancelled: a request that ended before its answer came."""
 

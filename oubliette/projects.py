@@ -30,8 +30,6 @@ from oubliette.workspaces import WorkspaceFolders
 
 # WIRE section 6: "no `project_id` is a project scope's own, else the project `default`".
 DEFAULT: Final = "default"
-# Where agents can be run in this version.
-RUNTIMES: Final = ("process",)
 # All of them are in memory, some 500 bytes each, and a list of them is one answer.
 MAX_PROJECTS: Final = 10_000
 MAX_WORKSPACES: Final = 1000

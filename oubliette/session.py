@@ -1,12 +1,12 @@
 """One session: its state, its turns, and the nursery in which everything of it lives (WIRE section 5).
 
-`run` is the whole life. It opens the link's socket, works through the turns, and, once `end` was called, goes out by
-one way: the agent is stopped, the caller is told, the links give their last answers.
+`run` is the whole life. It opens the link's socket and the agent's workplace, works through the turns, and, once `end`
+was called, goes out by one way: the agent is stopped, the caller is told, the links give their last answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
@@ -15,15 +15,24 @@ import trio
 from msgspec import Struct
 
 from oubliette import clock
-from oubliette.agents.base import Agent, Transcript, Turn, TurnResult
-from oubliette.agents.environment import Environment, agent_environment
+from oubliette.agents.base import Conversation, Turn, TurnResult
 from oubliette.declarations import Declaration
-from oubliette.errors import AgentFailed, Conflict, LimitExceeded, OublietteError
+from oubliette.errors import AgentFailed, Conflict
 from oubliette.events import EventLog, Journal
 from oubliette.log import get as get_logger
-from oubliette.protocol.events import EndReason, ErrorEvent, Message, SessionEnded, SessionStarted, TurnCompleted
+from oubliette.protocol.events import (
+    EndReason,
+    ErrorEvent,
+    Message,
+    SessionEnded,
+    SessionStarted,
+    TurnCompleted,
+)
 from oubliette.records import SessionRecord
 from oubliette.relay import Relay, RelayLimits
+from oubliette.telling import Telling, exit_in_words, failure_in_words
+from oubliette.turns import TurnInLine, TurnLine
+from oubliette.workplace import Workplace
 
 Status = Literal["starting", "running", "idle", "completed", "failed", "ended", "interrupted"]
 STATUS_AFTER: Final[dict[EndReason, Status]] = {
@@ -34,9 +43,6 @@ STATUS_AFTER: Final[dict[EndReason, Status]] = {
     "shutdown": "interrupted",
     "interrupted": "interrupted",
 }
-# WIRE section 5: "A message while a turn runs is queued (at most 100)".
-MAX_QUEUED: Final = 100
-
 log = get_logger(__name__)
 
 
@@ -63,22 +69,6 @@ class Records(Protocol):
     async def wait_for_room(self) -> None: ...
 
 
-async def no_variables() -> Environment:
-    """The `env` of a session that starts no agent."""
-    return Environment()
-
-
-class TurnInLine:
-    """A message that waits for its turn, or has it. `done` is set at its end, however it ended."""
-
-    def __init__(self, prompt: str) -> None:
-        self.prompt = prompt
-        self.scope = trio.CancelScope()
-        self.done = trio.Event()
-        self.text = ""
-        self.error: OublietteError | None = None
-
-
 class ToolName(Struct, frozen=True):
     """As much of a declared tool as a list of sessions shows."""
 
@@ -95,8 +85,8 @@ class Caller(Struct, frozen=True, kw_only=True):
 class Session:
     """A session that is under way in this process, or one of earlier days that is only read.
 
-    `record` says who and where; `agent` is None for the profile `external`, which starts nothing. `variables` returns
-    the `env` of the workspace and its project, asked for at each turn.
+    `record` says who and where; `workplace` is None for the profile `external`, which starts nothing. `children` are
+    those that are not yet over.
     """
 
     def __init__(
@@ -104,10 +94,7 @@ class Session:
         record: SessionRecord,
         journal: Journal,
         limits: RelayLimits,
-        *,
-        agent: Agent | None,
-        folder: Path,
-        variables: Callable[[], Awaitable[Environment]] = no_variables,
+        workplace: Workplace | None = None,
     ) -> None:
         self.id = record.session_id
         self.owner = record.owner
@@ -126,13 +113,12 @@ class Session:
         self.ending = trio.Event()
         self.over = trio.Event()
         self.on_declared: list[Callable[[], None]] = []
-        self._agent = agent
-        self._folder = folder
-        self._variables = variables
+        self.children: list[Session] = []
+        self.end_reason: EndReason = "ended"
+        self.has_lost_owner = False
+        self._workplace = workplace
         self._recorded_caller = record.caller
-        self._line, self._turns = trio.open_memory_channel[TurnInLine](MAX_QUEUED)
-        self._current: TurnInLine | None = None
-        self._end_reason: EndReason = "ended"
+        self._turns = TurnLine()
         self._exit_code: int | None = None
         self._working = trio.CancelScope()
         if self.status in STATUS_AFTER.values():
@@ -147,7 +133,22 @@ class Session:
 
     @property
     def is_external(self) -> bool:
-        return self._agent is None
+        return self._workplace is None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What its runtime cannot enforce."""
+        return () if self._workplace is None else self._workplace.runtime.warnings
+
+    @property
+    def completed(self) -> bool:
+        """Whether no turn is under way or waits, and none has failed."""
+        return self.status in ("idle", "completed", "ended")
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed or was interrupted."""
+        return self.status in ("failed", "interrupted")
 
     @property
     def declaration(self) -> Declaration | None:
@@ -179,6 +180,14 @@ class Session:
             last_index=self.log.last_index,
         )
 
+    @property
+    def descendants(self) -> list[Session]:
+        """The sessions under way beneath this one, each parent before its children."""
+        found = list(self.children)
+        for child in found:  # which grows as it goes
+            found += child.children
+        return found
+
     # What callers ask
 
     def declare(self, declaration: Declaration) -> None:
@@ -194,9 +203,12 @@ class Session:
 
     def check_line(self, *, interrupt: bool) -> None:
         """Raises `LimitExceeded` where no further message can be queued."""
-        waiting = self._line.statistics().current_buffer_used
-        if waiting >= MAX_QUEUED and not interrupt:
-            raise LimitExceeded(f"{MAX_QUEUED} messages are queued already; wait for a turn to end, or interrupt it")
+        self._turns.check(interrupt=interrupt)
+
+    def lose_owner(self) -> None:
+        """Says that the owner cannot come back: nobody answers what the agent asks, nor what its children's ask."""
+        self.has_lost_owner = True
+        self.relay.lose_owner()
 
     def started(self, socket: Path) -> None:
         """Appends the first event of a session whose clients come through `socket`."""
@@ -220,24 +232,28 @@ class Session:
         self.check_open()
         self.check_line(interrupt=interrupt)
         if interrupt:
-            self._interrupt()
+            self._turns.interrupt()
         self.log.append(Message, role="user", text=text)
         if self.is_external:
             return None
-        turn = TurnInLine(text)
-        self._line.send_nowait(turn)
-        return turn
+        if self.status == "idle":
+            # Whoever asks from here on must not be told that there is nothing under way.
+            self.status = "running"
+        return self._turns.add(text)
 
     def end(self, reason: EndReason, exit_code: int | None = None) -> None:
         """Begins the end; `over` is set when it is done. The first reason counts."""
         if self.ending.is_set():
             return
-        self._end_reason, self._exit_code = reason, exit_code
+        self.end_reason, self._exit_code = reason, exit_code
         self.status = STATUS_AFTER[reason]
         self.ended_at = clock.now()
         self.relay.close()
         self.ending.set()
         self._working.cancel()
+        # The one place where a session's end, whatever it is, becomes that of its children (HAZARDS F35).
+        for child in list(self.children):
+            child.end("ended" if reason == "failed" else reason)
 
     # Its life
 
@@ -248,6 +264,8 @@ class Session:
                 nursery.start_soon(listener.serve)
                 with self._working:
                     await self._work(records)
+                for child in list(self.children):
+                    await child.over.wait()
                 self._take_leave(records)
         except Exception:
             # A fault of ours: nobody may go on waiting for what will not come.
@@ -269,86 +287,69 @@ class Session:
     def _take_leave(self, records: Records) -> None:
         if self.log.closed:
             return
-        for turn in self._drain_line():
-            self._fail(turn, Conflict(f"session {self.id!r} has ended before this message had its turn"))
-        self.log.append(SessionEnded, reason=self._end_reason, exit_code=self._exit_code)
+        self._turns.close(f"session {self.id!r}")
+        self.log.append(SessionEnded, reason=self.end_reason, exit_code=self._exit_code)
         self.log.close()
         records.post_session(self.record)
-        log.info("session ended", session=self.id, reason=self._end_reason, exit_code=self._exit_code)
+        log.info("session ended", session=self.id, reason=self.end_reason, exit_code=self._exit_code)
 
     async def _work(self, records: Records) -> None:
-        if self._agent is None:
+        if self._workplace is None:
             self._set_status("running", records)
-        # Nobody sends turns to an external session: it waits here for its end.
-        async for turn in self._turns:
-            assert self._agent is not None
-            self._current = turn
-            self._set_status("running", records)
-            await self._take_turn(turn, self._agent, records)
-            self._current = None
-            self._set_status("idle", records)
+            await trio.sleep_forever()
+        try:
+            await self._take_turns(self._workplace, records)
+        except* Exception as failures:
+            # The workplace could not be opened, or what runs in it all the time has ended.
+            self._agent_broke(failures)
 
-    async def _take_turn(self, turn: TurnInLine, agent: Agent, records: Records) -> None:
+    async def _take_turns(self, workplace: Workplace, records: Records) -> None:
+        turn = await self._turns.next()
         assert self.socket is not None
-        said = Transcript()
+        async with workplace.open(self.id, self.project_id, self.socket) as conversation:
+            while True:
+                self._set_status("running", records)
+                await self._take_turn(turn, workplace, conversation, records)
+                if self._turns.is_empty:
+                    self._set_status("idle", records)
+                turn = await self._turns.next()
 
-        async def say(text: str) -> None:
-            # An agent that talks faster than its events can be recorded waits, in its own pipe.
-            await records.wait_for_room()
-            self.log.append(Message, role="assistant", text=text)
-            said.add(text)
-
-        environment = agent_environment(
-            session_id=self.id, project_id=self.project_id, folder=self._folder, socket=self.socket
-        )
+    async def _take_turn(
+        self, turn: TurnInLine, workplace: Workplace, conversation: Conversation, records: Records
+    ) -> None:
+        telling = Telling(self.log, records)
         try:
             with turn.scope:
-                variables = await self._variables()
-                work = Turn(
-                    prompt=turn.prompt, folder=self._folder, environment=environment, variables=variables, say=say
-                )
-                self._finish(turn, await agent.run(work))
+                variables = await workplace.variables()
+                work = Turn(prompt=turn.prompt, say=telling.say, report=telling.report, variables=variables)
+                self._finish(turn, await conversation.turn(work))
             if turn.scope.cancelled_caught:
-                self._finish(turn, TurnResult(text=said.text))
-        # A program that is missing, a NUL in an argument, or an `env` that cannot be read.
-        except (OSError, ValueError, OublietteError) as error:
-            self._agent_failed(turn, f"the agent {self.agent_name!r} cannot be started: {error}", None)
-        except Exception:
-            log.exception("a turn failed", session=self.id)
-            self._agent_failed(turn, "the turn failed for a reason that is in the daemon's log", None)
-        finally:
-            self._fail(turn, Conflict(f"session {self.id!r} has ended during this turn"))
+                self._finish(turn, TurnResult(text=telling.said.text))
+        except Exception as failure:
+            self._agent_broke(failure)
 
     def _finish(self, turn: TurnInLine, result: TurnResult) -> None:
         if result.exit_code != 0:
             said = f": {result.complaint}" if result.complaint else ""
-            sentence = f"the agent {self.agent_name!r} exited with code {result.exit_code}{said}"
-            return self._agent_failed(turn, sentence, result.exit_code)
+            sentence = f"the agent {self.agent_name!r} {exit_in_words(result.exit_code)}{said}"
+            return self._agent_failed(sentence, result.exit_code)
         self.log.append(TurnCompleted, text=result.text, usage=result.usage)
-        turn.text = result.text
-        turn.done.set()
+        turn.finish(result.text)
 
-    def _agent_failed(self, turn: TurnInLine, sentence: str, exit_code: int | None) -> None:
+    def _agent_broke(self, failure: Exception) -> None:
+        sentence = failure_in_words(self.agent_name, failure)
+        if sentence is None:
+            log.error("an agent failed", session=self.id, exc_info=failure)
+        elif self.ending.is_set():
+            log.warning("an agent did not end well", session=self.id, reason=sentence)
+        self._agent_failed(sentence or "the agent failed for a reason that is in the daemon's log", None)
+
+    def _agent_failed(self, sentence: str, exit_code: int | None) -> None:
+        if self.ending.is_set():
+            return
         self.log.append(ErrorEvent, kind=AgentFailed.kind, message=sentence)
-        self._fail(turn, AgentFailed(sentence))
+        self._turns.fail_current(AgentFailed(sentence))
         self.end("failed", exit_code)
-
-    def _fail(self, turn: TurnInLine, error: OublietteError) -> None:
-        if not turn.done.is_set():
-            turn.error = error
-            turn.done.set()
-
-    def _interrupt(self) -> None:
-        for waiting in self._drain_line():
-            self._fail(waiting, Conflict("the message was interrupted before its turn"))
-        if self._current is not None:
-            self._current.scope.cancel()
-
-    def _drain_line(self) -> list[TurnInLine]:
-        turns = []
-        while self._line.statistics().current_buffer_used:
-            turns.append(self._turns.receive_nowait())
-        return turns
 
     def _set_status(self, status: Status, records: Records) -> None:
         if not self.ending.is_set():

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import contextvars
-import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
-from msgspec import Struct
 
-from oubliette import clock
-from oubliette.agents.base import Agent
 from oubliette.declarations import Declaration
 from oubliette.errors import InvalidParams, LimitExceeded, NotFound, ShuttingDown
 from oubliette.events import Journal
 from oubliette.log import get as get_logger
 from oubliette.log import span
-from oubliette.projects import RUNTIMES, Projects
+from oubliette.projects import Projects
 from oubliette.protocol.events import EndReason
-from oubliette.records import ProjectRecord, SessionRecord, WorkspaceRecord
-from oubliette.relay import RelayLimits
-from oubliette.session import Listener, Records, Session, TurnInLine
+from oubliette.records import SessionRecord
+from oubliette.session import Listener, Records, Session
+from oubliette.starting import NewSession, SessionLimits, check_family, idle_since, new_record
+from oubliette.turns import TurnInLine
+from oubliette.workplace import Workforce
 
 # Ended sessions whose requests are still remembered, so that a late answer is told `conflict`; a few KiB each.
 MAX_RECENT: Final = 1000
@@ -61,25 +58,6 @@ class SessionRecords(Records, Protocol):
     async def flush(self) -> None: ...
 
 
-class SessionLimits(Struct, frozen=True, kw_only=True):
-    """The `sessions` section of the configuration; times in seconds, 0 for never."""
-
-    relay: RelayLimits
-    idle_timeout: float = 3600
-    max_active_per_project: int = 100
-
-
-class NewSession(Struct, frozen=True, kw_only=True):
-    """What a session is started with, checked."""
-
-    owner: str
-    project: ProjectRecord
-    workspace: WorkspaceRecord
-    agent: str
-    message: str
-    declaration: Declaration | None
-
-
 class Sessions:
     """The registry. `run` must be running; what it runs ends with it."""
 
@@ -89,7 +67,7 @@ class Sessions:
         journal: Journal,
         links: Links,
         projects: Projects,
-        agents: Mapping[str, Agent | None],
+        workforce: Workforce,
         limits: SessionLimits,
     ) -> None:
         self.journal = journal
@@ -97,8 +75,9 @@ class Sessions:
         self._records = records
         self._links = links
         self._projects = projects
-        self._agents = agents
+        self._workforce = workforce
         self.limits = limits
+        # In the order of starting, so each parent before its children.
         self._live: dict[str, Session] = {}
         self._recent: OrderedDict[str, Session] = OrderedDict()
         self._nursery: trio.Nursery | None = None
@@ -108,11 +87,16 @@ class Sessions:
     @property
     def agents(self) -> Collection[str]:
         """The names of the agent profiles."""
-        return self._agents.keys()
+        return self._workforce.agents.keys()
+
+    @property
+    def runtimes(self) -> Collection[str]:
+        """The names of the runtimes that are to be had here."""
+        return self._workforce.runtimes.keys()
 
     def is_external(self, agent: str) -> bool:
         """Whether the profile `agent` starts nothing."""
-        return agent in self._agents and self._agents[agent] is None
+        return agent in self._workforce.agents and self._workforce.agents[agent] is None
 
     @property
     def live(self) -> Collection[Session]:
@@ -131,42 +115,76 @@ class Sessions:
     ) -> tuple[Session, TurnInLine | None]:
         """Starts a session with its first message; returns when it is recorded and its agent is under way.
 
-        `hook` is called before its first event. Raises `InvalidParams` for an unknown agent, `LimitExceeded` and
-        `ShuttingDown`; then nothing was started.
+        `hook` is called before its first event. Raises `InvalidParams` for an unknown agent and for a runtime that is
+        not to be had here, `LimitExceeded` and `ShuttingDown`; then nothing was started.
         """
         self._check(new)
         session = self._make(new)
         listener = self._links.open(session)
         # From here on it counts against the limits, and a stop of the daemon waits for it.
-        self._live[session.id] = session
+        self._enter(session, new.parent)
         try:
             await self._record(session)
         except BaseException:
             listener.close()
-            del self._live[session.id]
+            self._leave(session, new.parent)
             raise
         assert self._nursery is not None
         # A context of its own: a session would keep the request that started it in memory for as long as it lives.
-        contextvars.Context().run(self._nursery.start_soon, self._live_through, session, listener)
+        contextvars.Context().run(self._nursery.start_soon, self._live_through, session, listener, new.parent)
         for watcher in (hook, *self.watchers):
             watcher(session)
         session.started(listener.path)
-        log.info("session started", session=session.id, project=session.project_id, agent=session.agent_name)
+        log.info(
+            "session started",
+            session=session.id,
+            project=session.project_id,
+            agent=session.agent_name,
+            parent=session.parent_id,
+        )
         return session, session.message(new.message)
+
+    async def spawn(self, parent: Session, message: str) -> tuple[Session, TurnInLine | None]:
+        """Starts a child of `parent` with its first message: in its project, workspace and runtime, with its agent, its
+        owner and its caller's tools.
+
+        Raises `LimitExceeded` where it would be too deep or one too many, `Conflict` where the parent has ended, and
+        as `start` does.
+        """
+        parent.check_open()
+        check_family(parent, self.limits)
+        project = self._projects.project(parent.project_id)
+        new = NewSession(
+            owner=parent.owner,
+            project=project,
+            workspace=self._projects.workspace(project, parent.workspace_id),
+            agent=parent.agent_name,
+            message=message,
+            declaration=parent.declaration,
+            parent=parent,
+        )
+        return await self.start(new)
 
     async def message(
         self, session: Session, text: str, *, declaration: Declaration | None = None, interrupt: bool = False
     ) -> TurnInLine | None:
-        """Gives a session of the owner its next message, and new tools first. Raises as `Session.message` does."""
+        """Gives a session its next message, and new tools first, which its descendants get too.
+
+        Raises as `Session.message` does.
+        """
         session.check_open()
         session.check_line(interrupt=interrupt)
         if declaration is not None:
+            for one in session.descendants:
+                one.declare(declaration)
+                self._records.post_session(one.record)
             session.declare(declaration)
+            # Records are written in order: when this one is, those of the descendants are.
             await self._records.save_session(session.record)
         return session.message(text, interrupt=interrupt)
 
     async def end(self, session: Session, reason: EndReason = "ended") -> None:
-        """Ends a session and returns when that is recorded; ending one that has ended does nothing."""
+        """Ends a session with its descendants and returns when that is recorded; one that has ended is left alone."""
         if not session.over.is_set():
             session.end(reason)
             await session.over.wait()
@@ -241,7 +259,7 @@ class Sessions:
     def lose_owner(self, owner: str) -> None:
         """Says that `owner` cannot come back: nobody answers what its sessions' agents ask."""
         for session in self.owned(owner):
-            session.relay.lose_owner()
+            session.lose_owner()
 
     async def owned_since(self, owner: str, seq: int) -> list[Session]:
         """Returns the sessions of `owner` that are under way or have had an event after `seq`."""
@@ -254,7 +272,7 @@ class Sessions:
 
     def archived(self, record: SessionRecord) -> Session:
         """Returns a session that can only be read."""
-        return Session(record, self.journal, self.limits.relay, agent=None, folder=Path())
+        return Session(record, self.journal, self.limits.relay)
 
     async def _record(self, session: Session) -> None:
         """Stores a new session, or leaves nothing of it behind that goes on."""
@@ -278,42 +296,40 @@ class Sessions:
 
     def _check(self, new: NewSession) -> None:
         self._check_running()
-        if new.agent not in self._agents:
-            raise InvalidParams(f"unknown agent {new.agent!r}; one of: {', '.join(self._agents)}", field="agent")
+        if new.agent not in self.agents:
+            raise InvalidParams(f"unknown agent {new.agent!r}; one of: {', '.join(self.agents)}", field="agent")
         active = sum(session.project_id == new.project.project_id for session in self._live.values())
         if active >= self.limits.max_active_per_project:
             raise LimitExceeded(f"project {new.project.project_id!r} has {active} active sessions, as many as it may")
 
     def _make(self, new: NewSession) -> Session:
-        record = SessionRecord(
-            session_id=f"ses_{secrets.token_hex(16)}",
-            project_id=new.project.project_id,
-            workspace_id=new.workspace.workspace_id,
-            status="starting",
-            agent=new.agent,
-            runtime=new.project.runtime or RUNTIMES[0],
-            owner=new.owner,
-            parent_id=None,
-            depth=0,
-            caller=None,
-            created_at=clock.now(),
-            ended_at=None,
-            last_index=0,
+        parent = new.parent
+        runtime = self._workforce.runtime(parent.runtime if parent else new.project.runtime)
+        workplace = self._workforce.workplace(
+            new.agent,
+            runtime,
+            self._projects.folder(new.workspace),
+            partial(self._projects.environment, new.workspace),
         )
-        folder = self._projects.folder(new.workspace)
-        session = Session(
-            record,
-            self.journal,
-            self.limits.relay,
-            agent=self._agents[new.agent],
-            folder=folder,
-            variables=partial(self._projects.environment, new.workspace),
-        )
+        record = new_record(new, runtime.name)
+        session = Session(record, self.journal, self.limits.relay, workplace)
+        if parent is not None and parent.has_lost_owner:
+            session.lose_owner()
         if new.declaration is not None:
             session.declare(new.declaration)
         return session
 
-    async def _live_through(self, session: Session, listener: Listener) -> None:
+    def _enter(self, session: Session, parent: Session | None) -> None:
+        self._live[session.id] = session
+        if parent is not None:
+            parent.children.append(session)
+
+    def _leave(self, session: Session, parent: Session | None) -> None:
+        del self._live[session.id]
+        if parent is not None:
+            parent.children.remove(session)
+
+    async def _live_through(self, session: Session, listener: Listener, parent: Session | None) -> None:
         """A session's task: whatever goes wrong in it ends with it."""
         try:
             with span("session", session=session.id):
@@ -321,7 +337,7 @@ class Sessions:
         except Exception:
             log.exception("a session failed", session=session.id)
         finally:
-            del self._live[session.id]
+            self._leave(session, parent)
             self._remember(session)
 
     def _remember(self, session: Session) -> None:
@@ -334,7 +350,5 @@ class Sessions:
         timeout = self.limits.idle_timeout
         while timeout:
             await trio.sleep(timeout / 4)
-            now = trio.current_time()
-            for session in list(self._live.values()):
-                if not session.log.is_followed and session.log.last_used < now - timeout:
-                    session.end("idle")
+            for session in idle_since(self._live.values(), trio.current_time() - timeout):
+                session.end("idle")

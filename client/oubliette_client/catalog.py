@@ -81,8 +81,8 @@ class Catalog:
             await self._complete.wait()
 
     def tool(self, name: str) -> Tool | None:
-        """Returns the tool with that MCP name."""
-        return self._tools.by_name.get(name)
+        """Returns the tool with that MCP name, or that alias."""
+        return self._tools.by_name.get(name) or self._tools.aliases.get(name)
 
     def listing(self, revision: Revision) -> str:
         """Returns what `tools/list` shows of the tools, a JSON array, which the agent is told hereby."""

@@ -14,13 +14,14 @@ import trio
 
 from oubliette.protocol.results import call_tool_result, error_result
 from oubliette.protocol.revisions import NEWEST, Revision, negotiate
-from oubliette_client import era, source
+from oubliette_client import children, era, source
 from oubliette_client.catalog import Catalog
-from oubliette_client.era import Params, Request
+from oubliette_client.children import Children
+from oubliette_client.era import Request
 from oubliette_client.key import ApiKey
-from oubliette_client.link import NOT_CONNECTED, Answer, Link
+from oubliette_client.link import NOT_CONNECTED, Answer, Link, Report
 from oubliette_client.messages import INVALID_PARAMS, NULL, RequestError
-from oubliette_client.progress import Progress, token_of
+from oubliette_client.progress import reporting
 from oubliette_client.streams import Outbox
 from oubliette_client.subscriptions import Subscriptions
 from oubliette_client.tools import Tool
@@ -54,6 +55,7 @@ class Methods:
         self._link = link
         self._outbox = outbox
         self._key = key
+        self._children = Children(link, outbox)
         self._listing = trio.Lock()
         # The revision of the requests that name none. Until `initialize` says otherwise; the official servers answer
         # agents that never send it, too.
@@ -100,25 +102,21 @@ class Methods:
         await self._catalog.ready()
         tool = self._catalog.tool(name)
         if tool is not None:
-            return _outcome_of(await self._ask(tool, request.params), request.revision)
+            async with reporting(request.params, self._outbox) as report:
+                return await self._carry_out(tool, request, report)
         if not self._link.connected:
             return error_result(NOT_CONNECTED)
         raise RequestError(INVALID_PARAMS, f"there is no tool {source.excerpt(name)}")
 
-    async def _ask(self, tool: Tool, params: Params) -> Answer:
-        arguments = params.get("arguments", NULL)
-        asked = tool.params(arguments if arguments != NULL else "{}")
+    async def _carry_out(self, tool: Tool, request: Request, report: Report) -> str:
+        arguments = request.params.get("arguments", NULL)
+        arguments = arguments if arguments != NULL else "{}"
+        if tool.method == children.METHOD:
+            return await self._children.call(arguments, report, structured=request.revision.structured_content)
+        asked = tool.params(arguments)
         if tool.needs_key and self._key is not None:
             asked = self._key.sign(asked)
-        token = token_of(params)
-        if token is None:
-            return await self._link.request(tool.method, asked, lambda report: None)
-        progress = Progress(token, self._outbox)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(progress.heartbeat)
-            answer = await self._link.request(tool.method, asked, progress.reported)
-            nursery.cancel_scope.cancel()
-        return answer
+        return _outcome_of(await self._link.request(tool.method, asked, report), request.revision)
 
 
 def _outcome_of(answer: Answer, revision: Revision) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
 from oubliette_client import messages, source
+from oubliette_client.link import Report
 from oubliette_client.streams import Outbox
 
 # Half of what WIRE allows: an agent that is late by some seconds still hears of us in time.
@@ -64,6 +67,23 @@ class Progress:
         params |= {"total": json.dumps(total)} if total is not None and math.isfinite(total) else {}
         params |= {"message": message} if message is not None and message.startswith('"') else {}
         self._outbox.put(source.encode(messages.notification("notifications/progress", source.join(params))))
+
+
+@asynccontextmanager
+async def reporting(params: dict[str, str], outbox: Outbox) -> AsyncIterator[Report]:
+    """Says for the length of the block that the call with `params` waits, where its agent asked for that.
+
+    Yields what takes a report: the members of the link's notification.
+    """
+    token = token_of(params)
+    if token is None:
+        yield lambda report: None
+        return
+    progress = Progress(token, outbox)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(progress.heartbeat)
+        yield progress.reported
+        nursery.cancel_scope.cancel()
 
 
 def token_of(params: dict[str, str]) -> str | None:

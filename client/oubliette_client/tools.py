@@ -13,7 +13,7 @@ from typing import Final
 from oubliette.protocol.members import members
 from oubliette.protocol.names import RESERVED_CALLER_ID, is_tool_name, mcp_name
 from oubliette.protocol.revisions import Revision
-from oubliette_client import source
+from oubliette_client import children, source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,8 @@ class ToolSet:
         self._told: dict[str, list[Tool]] = {}
         self._problems: frozenset[str] = frozenset()
         self.by_name, _ = _by_name([*OWN])
+        # Called by name like any tool and listed nowhere: an alias is another name of a tool that is listed.
+        self.aliases: dict[str, Tool] = {}
 
     @property
     def complete(self) -> bool:
@@ -63,6 +65,8 @@ class ToolSet:
         if kind not in self._expected:
             return []
         self._told[kind], problems = _read(kind, params)
+        if kind == PACKS:
+            self.aliases = _aliases(source.fields(params).get("aliases", "[]"))
         self.by_name, clashes = _by_name([*OWN, *(tool for tools in self._told.values() for tool in tools)])
         known, self._problems = self._problems, frozenset(problems + clashes)
         return sorted(self._problems - known)
@@ -125,14 +129,43 @@ def _keyed_tool(params: dict[str, str], declaration: dict[str, str]) -> Tool:
     return _tool(shown_name, "oubliette_call_tool", target, declaration, needs_key=True)
 
 
+def _aliases(names: str) -> dict[str, Tool]:
+    """The daemon knows what an alias stands for."""
+    try:
+        found = [name for name in map(source.string, source.items(names)) if name]
+    except ValueError:  # no array
+        return {}
+    return {
+        name: Tool(name=name, method="pack_tool", target=f'"name":{source.quote(name)}', shown={}) for name in found
+    }
+
+
+PACKS: Final = "pack_tools_config"
 KEYED: Final = "oubliette_tools"
 READERS: Final[dict[str, Callable[[dict[str, str], dict[str, str]], Tool]]] = {
     "caller_tools_config": _caller_tool,
-    "pack_tools_config": _pack_tool,
+    PACKS: _pack_tool,
     KEYED: _keyed_tool,
 }
 # Those that are there whatever the daemon tells.
 OWN: Final = (
+    Tool(
+        name="session_message",
+        method=children.METHOD,
+        target="",
+        shown={
+            "title": '"Child session"',
+            "description": source.quote(
+                "Has a child session work on a message and returns what it says: another agent like this one, in the "
+                "same project and workspace, with the same tools of the caller. With session_id it goes on with a "
+                "child that was started before; without message it waits for the turn that the child is at. A child "
+                "goes on when the call is cancelled or runs out of time: call again with its session_id."
+            ),
+            "inputSchema": children.INPUT_SCHEMA,
+            "outputSchema": children.OUTPUT_SCHEMA,
+            "annotations": '{"readOnlyHint":false,"openWorldHint":true}',
+        },
+    ),
     Tool(
         name="project_list",
         method="project_list",

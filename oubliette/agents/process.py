@@ -1,4 +1,13 @@
-"""The runtime `process`: a subprocess in a session and process group of its own, gone with whoever waits for it."""
+"""Programs of this host: started, heard, and gone with whoever waits for them. Every runtime's programs are such.
+
+    async with started(Process(popen)):     two tasks beside the block
+        watch                               waits for the exit, kills what is left of the group, tells why it ended
+        read the complaint                  stderr, all the time, its end kept
+    leaving the block                       SIGTERM, `POLITE` seconds, then by force
+
+They are spawned by the main thread, never by `trio.lowlevel.open_process`, which forks in a thread of trio's cache:
+the signal of PR_SET_PDEATHSIG (`bwrap --die-with-parent`) is sent when the thread ends that forked, and those do.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +15,24 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
 
+from oubliette.agents.base import Program, Sandbox
 from oubliette.protocol.lines import CLOSED, NEED_DATA, OVERSIZED, LineReader
 
 # How long a process may take over SIGTERM before its group gets SIGKILL, in seconds.
 POLITE: Final = 2.0
+# How long ending it by force may take, in seconds: an engine has to be asked, and the kernel has to tidy up.
+FORCE: Final = 10.0
 # After the exit: how long what is left in the pipes may take to arrive.
 DRAIN: Final = 1.0
+# After the exit: how long it may take to find out why.
+_POST_MORTEM: Final = 5.0
 # A longer line of output is left out, with a note: lines become events, and events stay in memory.
 MAX_LINE: Final = 256 * 1024
 # The end of stderr is kept for the error message.
@@ -28,68 +42,212 @@ _CHUNK: Final = 64 * 1024
 LineHandler = Callable[[str], Awaitable[None]]
 
 
-async def run_process(
-    argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], stdin: bytes, on_line: LineHandler
-) -> tuple[int, str]:
-    """Runs `argv` and hands each line of its stdout to `on_line`; returns its exit code and the end of its stderr.
+class Process:
+    """A program in a session and process group of its own; what `Running` asks for, and how it is ended.
 
-    The exit ends it: processes that it left in its group are killed. So is the whole group when this is cancelled, in
-    bounded time. Raises `OSError` where it cannot be started.
+    A runtime whose programs are ended in other ways overrides `ask_to_end`, `force_to_end` and `post_mortem`.
     """
-    process = await trio.lowlevel.open_process(
-        list(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd=folder,
-        env=dict(environment),
-        start_new_session=True,
-    )
-    complaint = _Tail(MAX_COMPLAINT)
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        *,
+        folder: Path | None = None,
+        environment: Mapping[str, str],
+        pass_fds: Collection[int] = (),
+    ) -> None:
+        """Starts `argv`, looked up in the PATH of `environment`. Raises `OSError`, and `ValueError` for a NUL."""
+        with ExitStack() as theirs, ExitStack() as ours:
+            stdin, self.stdin = pipe_to_child(theirs, ours)
+            self.stdout, stdout = pipe_from_child(theirs, ours)
+            self._stderr, stderr = pipe_from_child(theirs, ours)
+            self._popen = subprocess.Popen(  # noqa: S603  # no shell, and one argument stays one
+                list(argv),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=folder,
+                env=dict(environment),
+                pass_fds=pass_fds,
+                start_new_session=True,
+            )
+            ours.pop_all()
+        self._complaint = _Tail(MAX_COMPLAINT)
+        self._reason = ""
+        self._exited, self._told = trio.Event(), trio.Event()
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def has_exited(self) -> bool:
+        return self._exited.is_set()
+
+    @property
+    def complaint(self) -> str:
+        """The end of its stderr so far, and after its exit the reason of it where that is known."""
+        return "\n".join(filter(None, (self._complaint.text, self._reason)))
+
+    async def wait(self) -> int:
+        """Returns the exit code, negative for a signal. Processes that it left in its group are gone then, and
+        `complaint` is complete, unless somebody beyond reach holds the pipe open.
+        """
+        await self._told.wait()
+        return self._exit_code
+
+    @property
+    def _exit_code(self) -> int:
+        assert self._popen.returncode is not None
+        return self._popen.returncode
+
+    # What runs beside the block that holds it
+
+    async def watch(self) -> None:
+        """Waits for the exit, ends what is left of the group, and finds out why it ended."""
+        await self._wait_for_exit()
+        with trio.move_on_after(DRAIN):
+            await self._complaint.complete.wait()
+        with trio.move_on_after(_POST_MORTEM):
+            self._reason = await self.post_mortem(self._exit_code)
+        self._told.set()
+
+    async def _wait_for_exit(self) -> None:
+        """Reaps it once it has exited. `watch` and `end` may both wait: a cancellation ends the first of them only."""
+        if self.has_exited:
+            return
+        descriptor = os.pidfd_open(self.pid)
+        try:
+            await trio.lowlevel.wait_readable(descriptor)
+        finally:
+            os.close(descriptor)
+        if not self.has_exited:
+            # Not reaped yet, so the group's number is nobody else's.
+            self.signal_group(signal.SIGKILL)
+            self._popen.wait()
+            self._exited.set()
+
+    async def read_complaint(self) -> None:
+        await self._complaint.read(self._stderr)
+
+    # Its end
+
+    async def end(self) -> None:
+        """Ends it, politely then by force. Returns with no process left to wait for."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + POLITE + FORCE):
+            if not self.has_exited:
+                self.ask_to_end()
+                with trio.move_on_after(POLITE):
+                    await self._wait_for_exit()
+            await self.force_to_end()
+            await self._wait_for_exit()
+
+    def close(self) -> None:
+        """Closes its pipes."""
+        for stream in (self.stdin, self.stdout, self._stderr):
+            stream.close()
+
+    def ask_to_end(self) -> None:
+        self.signal_group(signal.SIGTERM)
+
+    async def force_to_end(self) -> None:
+        """Ends what still runs; called once, also for one that has exited."""
+        if not self.has_exited:
+            self.signal_group(signal.SIGKILL)
+
+    async def post_mortem(self, exit_code: int) -> str:
+        """Returns why it ended, in words, where that is known and stderr does not say it."""
+        return ""
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Sends a signal to the group of a process that was not reaped yet."""
+        # Nobody left in the group is what was wanted.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+P = TypeVar("P", bound=Process)
+
+
+@asynccontextmanager
+async def started(process: P) -> AsyncIterator[P]:
+    """Hears a process as long as the block; leaving it ends the process, in bounded time."""
     try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_write, process.stdin, stdin)
-            nursery.start_soon(_read_lines, process.stdout, on_line)
-            nursery.start_soon(complaint.read, process.stderr)
-            exit_code = await process.wait()
-            _signal_group(process, signal.SIGKILL)
-            nursery.cancel_scope.deadline = trio.current_time() + DRAIN
+        async with beside(process.watch, process.read_complaint):
+            try:
+                yield process
+            finally:
+                await process.end()
     finally:
-        await _stop(process)
-    return exit_code, complaint.text
+        process.close()
 
 
-async def _stop(process: trio.Process) -> None:
-    """Ends the group, politely then by force. Returns with no process left to wait for."""
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + POLITE + DRAIN):
-        if process.returncode is None:
-            _signal_group(process, signal.SIGTERM)
-            with trio.move_on_after(POLITE):
-                await process.wait()
-        _signal_group(process, signal.SIGKILL)
-        await process.wait()
-        for stream in (process.stdin, process.stdout, process.stderr):
-            if stream is not None:
-                await trio.aclose_forcefully(stream)
+@asynccontextmanager
+async def beside(*tasks: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Runs tasks as long as the block. What the block raises comes out as it is, and not in a group with one member."""
+    raised: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        for task in tasks:
+            nursery.start_soon(task)
+        try:
+            yield
+        except Exception as error:
+            raised = error
+        nursery.cancel_scope.cancel()
+    if raised is not None:
+        raise raised
 
 
-def _signal_group(process: trio.Process, number: signal.Signals) -> None:
-    # Nobody left in the group is what was wanted.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)
+async def run_lines(
+    sandbox: Sandbox, program: Program, stdin: bytes, on_line: LineHandler, *, max_line: int = MAX_LINE
+) -> tuple[int, str]:
+    """Runs a program in a sandbox and hands each line of its stdout to `on_line`; of one that is longer than
+    `max_line` bytes, `oversized_note` in its place.
+
+    Returns its exit code and the end of its stderr. Its exit ends it, as a cancellation does: what it started is gone
+    when this returns, in bounded time. Raises `OSError` or `ValueError` where it cannot be started.
+    """
+    async with sandbox.start(program) as running:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write, running.stdin, stdin)
+            nursery.start_soon(_read_lines, running.stdout, on_line, max_line)
+            exit_code = await running.wait()
+            nursery.cancel_scope.deadline = trio.current_time() + DRAIN
+        return exit_code, running.complaint
 
 
-async def _write(stream: trio.abc.SendStream | None, data: bytes) -> None:
-    assert stream is not None
+def oversized_note(max_line: int) -> str:
+    """Returns what stands in the place of a line of output that is longer than `max_line` bytes."""
+    return f"[a line of more than {max_line} bytes was left out]"
+
+
+def pipe_to_child(theirs: ExitStack, ours: ExitStack) -> tuple[int, trio.lowlevel.FdStream]:
+    """Returns a pipe's two ends, each closed by the stack of its side: what a child reads, and what writes to it."""
+    reader, writer = os.pipe()
+    theirs.callback(os.close, reader)
+    stream = trio.lowlevel.FdStream(writer)
+    ours.callback(stream.close)
+    return reader, stream
+
+
+def pipe_from_child(theirs: ExitStack, ours: ExitStack) -> tuple[trio.lowlevel.FdStream, int]:
+    """Returns a pipe's two ends, each closed by the stack of its side: what reads of a child, and what it writes to."""
+    reader, writer = os.pipe()
+    theirs.callback(os.close, writer)
+    stream = trio.lowlevel.FdStream(reader)
+    ours.callback(stream.close)
+    return stream, writer
+
+
+async def _write(stream: trio.abc.SendStream, data: bytes) -> None:
     # A program need not read what it is given.
     with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
         async with stream:
             await stream.send_all(data)
 
 
-async def _read_lines(stream: trio.abc.ReceiveStream | None, on_line: LineHandler) -> None:
-    assert stream is not None
-    lines = LineReader(MAX_LINE, keeps_blank=True)
+async def _read_lines(stream: trio.abc.ReceiveStream, on_line: LineHandler, max_line: int) -> None:
+    lines = LineReader(max_line, keeps_blank=True)
     while True:
         line = lines.next_event()
         if line is NEED_DATA:
@@ -97,22 +255,23 @@ async def _read_lines(stream: trio.abc.ReceiveStream | None, on_line: LineHandle
         elif line is CLOSED:
             return
         elif line is OVERSIZED:
-            await on_line(f"[a line of more than {MAX_LINE} bytes was left out]")
+            await on_line(oversized_note(max_line))
         elif isinstance(line, bytes):
             await on_line(line.decode(errors="replace").rstrip("\r"))
 
 
 class _Tail:
-    """The last bytes of a stream."""
+    """The last bytes of a stream; `complete` is set at its end."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._kept: deque[int] = deque(maxlen=size)
+        self.complete = trio.Event()
 
-    async def read(self, stream: trio.abc.ReceiveStream | None) -> None:
-        assert stream is not None
+    async def read(self, stream: trio.abc.ReceiveStream) -> None:
         async for chunk in stream:
             self._kept.extend(chunk[-self._size :])
+        self.complete.set()
 
     @property
     def text(self) -> str:

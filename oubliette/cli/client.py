@@ -63,8 +63,13 @@ class _ResultMeta(Struct, frozen=True):
     error: _Error | None = msgspec.field(name="oubliette/error", default=None)
 
 
+class _Block(Struct, frozen=True):
+    text: str = ""
+
+
 class _ToolResult(Struct, frozen=True):
     structured: dict[str, Any] = msgspec.field(name="structuredContent", default_factory=dict)
+    content: list[_Block] = []
     meta: _ResultMeta = msgspec.field(name="_meta", default=_ResultMeta())
 
 
@@ -101,13 +106,20 @@ class DaemonClient:
 
         It takes as long as the tool takes.
         """
+        return self._call(name, arguments).structured
+
+    def call_text(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Calls a tool whose result is text, also where it says that something failed, and returns the text."""
+        return "".join(block.text for block in self._call(name, arguments).content)
+
+    def _call(self, name: str, arguments: Mapping[str, Any]) -> _ToolResult:
         with self._mcp_session() as headers:
             answer = self._ask("tools/call", {"name": name, "arguments": arguments}, headers)
         result = answer.result or _ToolResult()
         error = answer.error or result.meta.error
         if error is not None:
             raise error.as_exception()
-        return result.structured
+        return result
 
     @contextmanager
     def events(self, path: str, last_id: str = "") -> Iterator[Iterator[ServerSentEvent]]:

@@ -17,7 +17,10 @@ COMMANDS: Final = {
     "project": "oubliette.cli.project:project_group",
     "workspace": "oubliette.cli.workspace:workspace_group",
     "session": "oubliette.cli.session:session_group",
+    "ot": "oubliette.cli.ot:ot_group",
     "token": "oubliette.cli.token:token_group",
+    "client": "oubliette.cli.client_bundle:client_group",
+    "doctor": "oubliette.cli.doctor:doctor_command",
 }
 _OF_ITS_OWN: Final = ("--help", "--version")
 

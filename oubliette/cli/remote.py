@@ -14,6 +14,12 @@ from oubliette.cli.client import DaemonClient, RefusedError, UnreachableError
 from oubliette.cli.places import AddressError, default_data_dir, find_daemon
 from oubliette.cli.show import visible
 
+data_dir_option: Final = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="The data directory of a daemon on this machine: where its address and admin token are found, "
+    "unless OUBLIETTE_URL and OUBLIETTE_TOKEN say them",
+)
 # What a shell reports of a program that SIGINT has ended.
 INTERRUPTED: Final = 130
 
@@ -39,16 +45,11 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
     The exit code is 1 where the daemon refuses, 2 where it cannot be reached, and 130 on Ctrl-C.
     """
 
-    @click.option(
-        "--data-dir",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="The data directory of a daemon on this machine: where its address and admin token are found, "
-        "unless OUBLIETTE_URL and OUBLIETTE_TOKEN say them",
-    )
+    @data_dir_option
     @click.option("--json", "as_json", is_flag=True, help="Print JSON")
     @functools.wraps(command)
     def run(*, data_dir: Path | None, **options: Any) -> None:
-        with _exit_codes():
+        with exit_codes():
             address = find_daemon(data_dir or default_data_dir())
             command(DaemonClient(address.url, address.token), **options)
 
@@ -56,7 +57,8 @@ def remote_command(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @contextmanager
-def _exit_codes() -> Iterator[None]:
+def exit_codes() -> Iterator[None]:
+    """Makes failures what `remote_command` says."""
     try:
         yield
     except RefusedError as error:

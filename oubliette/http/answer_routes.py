@@ -43,6 +43,6 @@ class AnswerRoutes:
         given: dict[str, Any] = members_of(request, _PROGRESS if is_progress else _ANSWER)
         arguments = msgspec.json.encode({**given, "session_id": session_id, "request_id": request_id})
         call = Call(principal=request.known_principal, services=self._services, door="http")
-        tool = box.find("caller_tool_progress" if is_progress else "caller_tool_response")
+        tool = box.TOOLS["caller_tool_progress" if is_progress else "caller_tool_response"]
         await box.run(call, tool, arguments)
         await request.respond(204)

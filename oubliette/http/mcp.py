@@ -157,7 +157,7 @@ class McpEndpoint:
     # Messages
 
     async def _answer(self, request: Request, session: McpSession, message: Message) -> None:
-        if methods.holds(message) and request.accepts("text/event-stream"):
+        if methods.holds(message, self._services) and request.accepts("text/event-stream"):
             return await hold(request, partial(self._answer_held, session, message))
         await respond(request, await self._answer_one(session, message, PostAnswer(request)))
 

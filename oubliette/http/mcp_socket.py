@@ -204,7 +204,7 @@ class McpSocket:
         if self._session is None:
             raise InvalidRequest("initialize first, or say the revision in each request's _meta (2026-07-28)")
         session = self._session
-        token = meta_of(message).progress_token if methods.holds(message) else UNSET
+        token = meta_of(message).progress_token if methods.holds(message, self._services) else UNSET
         return common(revision=session.revision, session=session, level=session.level, progress_token=token)
 
     async def _initialize(self, message: Message, nursery: trio.Nursery) -> None:
@@ -246,7 +246,7 @@ class McpSocket:
     async def _run(self, exchange: Exchange, message: Message, scope: trio.CancelScope) -> None:
         """MCP: a request that was cancelled is not answered."""
         with scope:
-            answer = await (held if methods.holds(message) else methods).answer(exchange, message)
+            answer = await (held if methods.holds(message, self._services) else methods).answer(exchange, message)
             self._socket.put(answer.text)
         # A cancelled id is free at once, so it may be another request's by now.
         if self._running.get(exchange.id) is scope:

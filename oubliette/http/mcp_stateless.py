@@ -44,7 +44,7 @@ class StatelessEndpoint:
         async def work(channel: PostAnswer) -> Answer:
             return await held.answer(self._exchange(request, message, envelope, channel, can_stream), message)
 
-        if methods.holds(message):
+        if methods.holds(message, self._services):
             return await hold(request, work, can_stream=can_stream)
         exchange = self._exchange(request, message, envelope, PostAnswer(request), can_stream)
         await respond(request, await methods.answer(exchange, message))

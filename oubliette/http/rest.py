@@ -86,7 +86,7 @@ class PlainRoutes:
         return Call(principal=_incoming().known_principal, services=self._services, door="http")
 
     async def _run(self, tool: str, arguments: dict[str, Any]) -> bytes:
-        return await box.run(self._call(), box.find(tool), msgspec.json.encode(arguments))
+        return await box.run(self._call(), box.TOOLS[tool], msgspec.json.encode(arguments))
 
 
 def _json(status: int, body: bytes) -> Response:

@@ -54,6 +54,8 @@ class Connection:
         # What to tell: the newest state only, so that a slow client costs no memory.
         self._news = trio.Event()
         self._config_due = False
+        self._packs_due = False
+        self._packs_told = b""
         self._progress: dict[bytes, Progress] = {}
         self._is_first_line = True
         self._methods: dict[str, Callable[[Message, trio.Nursery], None]] = {
@@ -64,9 +66,10 @@ class Connection:
     async def run(self) -> None:
         """Serves the client until it goes, or until `finish` and the last answer."""
         self._session.on_declared.append(self._declared)
+        self._daemon.packs.watchers.add(self._packs_changed)
         try:
             await self._send(self._config())
-            await self._send(link.pack_tools_config([]))
+            await self._send(self._packs_config())
             async with trio.open_nursery() as connection:
                 connection.start_soon(self._tell)
                 async with trio.open_nursery() as requests:
@@ -78,6 +81,7 @@ class Connection:
             pass  # the client went while it was written to; its requests have ended with their tasks
         finally:
             self._session.on_declared.remove(self._declared)
+            self._daemon.packs.watchers.discard(self._packs_changed)
 
     def finish(self) -> None:
         """Reads no more: the connection ends with the answers of what is running."""
@@ -153,7 +157,7 @@ class Connection:
         await self._send(answer)
 
     def _ask_daemon(self, message: Message, requests: trio.Nursery) -> None:
-        work = self._daemon.begin(message)
+        work = self._daemon.begin(message, partial(self._reported, message.id))
         scope = trio.CancelScope()
         self._asked_of_daemon.add(scope)
         self._note_running(message.id, scope.cancel)
@@ -163,6 +167,7 @@ class Connection:
         try:
             answer = await _response(id, work, scope)
             self._running.pop(id, None)
+            self._progress.pop(id, None)
             await self._send(answer)
         finally:
             self._asked_of_daemon.discard(scope)
@@ -189,6 +194,13 @@ class Connection:
         self._config_due = True
         self._news.set()
 
+    def _packs_changed(self) -> None:
+        self._packs_due = True
+        self._news.set()
+
+    def _reported(self, id: bytes, done: float, total: float | None, message: str | None) -> None:
+        self._progressed(id, Progress(progress=done, total=total, message=message))
+
     def _progressed(self, id: bytes, progress: Progress) -> None:
         if id in self._running:
             self._progress[id] = progress
@@ -206,6 +218,10 @@ class Connection:
         if self._config_due:
             self._config_due = False
             return self._config()
+        if self._packs_due:
+            self._packs_due = False
+            if line := self._new_packs_config():
+                return line
         if self._progress:
             id, report = self._progress.popitem()
             return link.progress(id, report.progress, report.total, report.message)
@@ -216,6 +232,15 @@ class Connection:
         if declaration is None:
             return link.caller_tools_config(None, [])
         return link.caller_tools_config(declaration.caller_id, [tool.source for tool in declaration.tools.values()])
+
+    def _packs_config(self) -> bytes:
+        self._packs_told = self._daemon.session_packs.config
+        return self._packs_told
+
+    def _new_packs_config(self) -> bytes:
+        """What is offered, empty where that is what the client was told last: others' packs change too."""
+        told = self._packs_told
+        return b"" if self._packs_config() == told else self._packs_told
 
     async def _refuse(self, id: bytes, error: OublietteError) -> None:
         await self._send(encode_error(id, errors.as_jsonrpc(error)))

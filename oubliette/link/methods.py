@@ -15,8 +15,11 @@ from msgspec import Raw, Struct
 
 from oubliette import errors
 from oubliette.errors import Forbidden, InternalError, InvalidParams, LimitExceeded, OublietteError, Unauthorized
+from oubliette.link.children import Children
+from oubliette.link.packs import SessionPacks
 from oubliette.log import get as get_logger
 from oubliette.log import span
+from oubliette.packs.tools import Progress
 from oubliette.protocol import link, mcp_results
 from oubliette.protocol.jsonrpc import Message
 from oubliette.protocol.revisions import NEWEST
@@ -31,13 +34,20 @@ Work = Callable[[], Awaitable[bytes]]
 """The rest of a request: returns the result, JSON text, or raises an `OublietteError`."""
 ParamsT = TypeVar("ParamsT", bound=Struct)
 
-METHODS: Final = frozenset({"project_list", "oubliette_tools", "oubliette_call_tool"})
+# The one that reports on its way.
+_REPORTING: Final = "pack_tool"
+METHODS: Final = frozenset(
+    {_REPORTING, "session_message", "session_events", "project_list", "oubliette_tools", "oubliette_call_tool"}
+)
 # Of all links of a session. Each holds its arguments, a line at most, so this is 400 MiB by default; an agent that
 # waits for a hundred sessions at once is served.
 MAX_WORKING: Final = 100
 # WIRE section 6: "not offered over `oubliette_tools` (an agent is nobody's caller)".
 _NOT_OFFERED: Final = "caller_tool"
 
+_pack_tool_decoder: Final = msgspec.json.Decoder(link.PackToolParams)
+_session_message_decoder: Final = msgspec.json.Decoder(link.SessionMessageParams)
+_session_events_decoder: Final = msgspec.json.Decoder(link.SessionEventsParams)
 _project_list_decoder: Final = msgspec.json.Decoder(link.ProjectListParams)
 _tools_decoder: Final = msgspec.json.Decoder(link.ToolsParams)
 _call_tool_decoder: Final = msgspec.json.Decoder(link.CallToolParams)
@@ -53,29 +63,46 @@ class DaemonMethods:
         self._services = services
         self._max_bytes = max_bytes
         self._working = 0
+        self._children = Children(session, services, max_bytes)
+        self.packs = services.packs
+        self.session_packs = SessionPacks(session, services, max_bytes)
         self._methods: dict[str, Callable[[Message], Work]] = {
+            "session_message": self._session_message,
+            "session_events": self._session_events,
             "project_list": self._project_list,
             "oubliette_tools": self._list_tools,
             "oubliette_call_tool": self._call_tool,
         }
-        assert self._methods.keys() == METHODS
+        assert self._methods.keys() | {_REPORTING} == METHODS
 
-    def begin(self, message: Message) -> Work:
+    def begin(self, message: Message, progress: Progress) -> Work:
         """Takes a request whose method is one of `METHODS`; `end` must follow when it has been answered.
 
-        Raises `InvalidParams`, `Unauthorized`, `LimitExceeded` where too many are under way or too many keys of this
-        session were refused, and `Conflict` in a session that is ending.
+        `progress` is told how far it is meanwhile. Raises `InvalidParams`, `NotFound` for a pack's tool that is not
+        offered, `Unauthorized`, `LimitExceeded` where too many are under way or too many keys of this session were
+        refused, and `Conflict` in a session that is ending.
         """
         self._session.check_open()
         if self._working >= MAX_WORKING:
             raise LimitExceeded(f"{MAX_WORKING} requests of this session are under way; wait for one of them to end")
-        work = self._methods[message.method](message)
+        reports = message.method == _REPORTING
+        work = self._pack_tool(message, progress) if reports else self._methods[message.method](message)
         self._working += 1
         return work
 
     def end(self) -> None:
         """Says that a request which `begin` took is no more."""
         self._working -= 1
+
+    def _pack_tool(self, message: Message, progress: Progress) -> Work:
+        params = decode_params(_pack_tool_decoder, message)
+        return self.session_packs.begin(params.name, params.arguments, progress)
+
+    def _session_message(self, message: Message) -> Work:
+        return partial(self._children.message, decode_params(_session_message_decoder, message))
+
+    def _session_events(self, message: Message) -> Work:
+        return partial(self._children.events, decode_params(_session_events_decoder, message))
 
     def _project_list(self, message: Message) -> Work:
         decode_params(_project_list_decoder, message)

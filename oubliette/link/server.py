@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import socket
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,8 @@ import trio
 from oubliette.errors import InternalError, LimitExceeded, as_jsonrpc
 from oubliette.link.connection import Connection
 from oubliette.link.methods import DaemonMethods
+from oubliette.link.model import ModelDoor, ModelListener
+from oubliette.link.sockets import listening_socket
 from oubliette.log import get as get_logger
 from oubliette.protocol.jsonrpc import encode_error
 from oubliette.session import Session
@@ -24,7 +25,6 @@ MAX_SOCKET_PATH: Final = 107
 # When a session ends: how long its links may take over their last answers, in seconds.
 LAST_ANSWERS: Final = 1.0
 _NAME: Final = "relay.sock"
-_BACKLOG: Final = 64
 # Each is a file descriptor, which all sessions share: an agent may start a client for each of its helpers, not more.
 MAX_LINKS: Final = 64
 # How long a client that is turned away may take to read why, in seconds.
@@ -36,12 +36,14 @@ log = get_logger(__name__)
 class LinkDoor:
     """Opens sessions' sockets below `run_dir`, which belongs to this daemon alone.
 
-    `max_message_bytes` bounds one line. Raises `InternalError` where a socket's path would be too long.
+    `max_message_bytes` bounds one line. With `model`, each session has a model socket beside its own. Raises
+    `InternalError` where a socket's path would be too long.
     """
 
-    def __init__(self, run_dir: Path, max_message_bytes: int) -> None:
+    def __init__(self, run_dir: Path, max_message_bytes: int, model: ModelDoor | None = None) -> None:
         self._run_dir = run_dir
         self._max_message_bytes = max_message_bytes
+        self._model = model
         self._services: Services | None = None
         length = len(os.fsencode(self._new_path().absolute()))
         if length > MAX_SOCKET_PATH:
@@ -73,7 +75,10 @@ class LinkDoor:
         # The directory comes first and is private, so that there is no moment at which others could connect.
         path.parent.mkdir(mode=0o700)
         try:
-            return SessionLink(session, path, self._max_message_bytes, self._services)
+            link = SessionLink(session, path, self._max_message_bytes, self._services)
+            if self._model is not None:
+                link.open_model(self._model)
+            return link
         except OSError as error:
             shutil.rmtree(path.parent, ignore_errors=True)
             raise InternalError(f"the session's socket cannot be opened: {error}") from error
@@ -83,7 +88,10 @@ class LinkDoor:
 
 
 class SessionLink:
-    """One session's listening socket and the connections that came through it."""
+    """One session's listening socket and the connections that came through it.
+
+    `model` is the socket beside it, where the session has one.
+    """
 
     def __init__(self, session: Session, path: Path, max_message_bytes: int, services: Services) -> None:
         self.path = path
@@ -91,10 +99,22 @@ class SessionLink:
         self._max_message_bytes = max_message_bytes
         self._daemon = DaemonMethods(session, services, max_message_bytes)
         self._connections: set[Connection] = set()
-        self._socket = _listening_socket(path)
+        self.model: ModelListener | None = None
+        self._socket = listening_socket(path)
+
+    def open_model(self, door: ModelDoor) -> None:
+        """Opens the session's model socket beside its own. Raises `OSError`; then this one is closed too."""
+        try:
+            self.model = door.open(self.path.parent, self._session.id)
+        except OSError:
+            self._socket.close()
+            raise
 
     async def serve(self) -> None:
-        """Serves connections until the session is `ending`; then lets them give their last answers."""
+        """Serves connections until the session is `ending`; then lets them give their last answers.
+
+        The way to the model ends at once: what an agent might still hear there is of no use to it.
+        """
         listener = trio.SocketListener(trio.socket.from_stdlib_socket(self._socket))
         try:
             async with trio.open_nursery() as nursery:
@@ -109,13 +129,18 @@ class SessionLink:
             self.close()
 
     def close(self) -> None:
-        """Closes the socket and removes it with its directory."""
+        """Closes the sockets and removes them with their directory."""
         self._socket.close()
+        if self.model is not None:
+            self.model.close()
         shutil.rmtree(self.path.parent, ignore_errors=True)
 
     async def _accept(self, listener: trio.SocketListener, scope: trio.CancelScope, nursery: trio.Nursery) -> None:
         with scope:
-            await trio.serve_listeners(self._handle, [listener], handler_nursery=nursery)
+            async with trio.open_nursery() as doors:
+                if self.model is not None:
+                    doors.start_soon(self.model.serve)
+                await trio.serve_listeners(self._handle, [listener], handler_nursery=nursery)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
         """One connection's task. An error in it ends that connection, never the session."""
@@ -130,19 +155,6 @@ class SessionLink:
         finally:
             self._connections.discard(connection)
             await trio.aclose_forcefully(stream)
-
-
-def _listening_socket(path: Path) -> socket.socket:
-    """Returns a socket that listens at `path`. Raises `OSError`."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listening.bind(os.fspath(path))
-        path.chmod(0o600)
-        listening.listen(_BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
 
 
 async def _turn_away(stream: trio.SocketStream) -> None:

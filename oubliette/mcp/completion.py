@@ -26,7 +26,7 @@ async def complete(exchange: Exchange, message: Message) -> bytes:
 async def _values(exchange: Exchange, params: CompleteParams) -> list[str]:
     argument = params.argument
     if isinstance(params.ref, PromptReference):
-        return prompts.find(params.ref.name).complete(argument.name, argument.value)
+        return prompts.find(exchange.services, params.ref.name).complete(argument.name, argument.value)
     for template in resources.TEMPLATES:
         if template.entry["uriTemplate"] == params.ref.uri:
             return await template.complete(exchange.call, argument.name, argument.value)

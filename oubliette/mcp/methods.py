@@ -25,7 +25,8 @@ from oubliette.protocol.mcp import EMPTY_OBJECT, CallToolParams, SetLevelParams
 from oubliette.protocol.mcp_results import Caching, Server
 from oubliette.protocol.revisions import Revision
 from oubliette.toolbox import box
-from oubliette.toolbox.declare import AnyTool
+from oubliette.toolbox.call import Services
+from oubliette.toolbox.declare import Tool
 
 Method = Callable[[Exchange, Message], Awaitable[bytes]]
 
@@ -79,26 +80,29 @@ def refuse(id: bytes, error: OublietteError, revision: Revision) -> Answer:
     return Answer(encode_error(id, errors.as_jsonrpc(error)), error.http_status if revision.stateless else 200)
 
 
-def tool_of(message: Message) -> AnyTool | None:
-    """Returns the tool that a message calls, None where it calls none that there is."""
+def tool_named(message: Message) -> str | None:
+    """Returns the name of the tool that a message calls, None where it calls none."""
     if message.method != "tools/call":
         return None
     try:
-        return box.TOOLS.get(params_of(CallToolParams, message).name)
+        return params_of(CallToolParams, message).name
     except OublietteError:
         return None
 
 
 def is_immediate(message: Message) -> bool:
     """Whether the answer is there as soon as it is asked for."""
-    tool = tool_of(message)
+    tool = box.TOOLS.get(tool_named(message) or "")
     return message.method == "ping" or (tool is not None and tool.is_immediate)
 
 
-def holds(message: Message) -> bool:
-    """Whether the answer may be long in coming, or be preceded by notifications."""
-    tool = tool_of(message)
-    return message.method == "subscriptions/listen" or (tool is not None and tool.holds)
+def holds(message: Message, services: Services) -> bool:
+    """Whether the answer may be long in coming, or be preceded by notifications; that of any pack's tool may."""
+    name = tool_named(message)
+    if name is None:
+        return message.method == "subscriptions/listen"
+    tool = box.own(services, name)
+    return services.packs.offer.find(name) is not None if tool is None else tool.holds
 
 
 def _method(revision: Revision, message: Message) -> Method:
@@ -123,25 +127,30 @@ async def _set_level(exchange: Exchange, message: Message) -> bytes:
 
 
 async def _list_tools(exchange: Exchange, message: Message) -> bytes:
-    entries = [declared.entry for declared in box.offered(exchange.principal.scope)]
+    call = exchange.call
+    own = [declared.entry for declared in box.offered(exchange.principal.scope)]
+    entries = own + [{"name": tool.mcp_name, **tool.entry} for tool in call.pack_tools()]
     return mcp_results.list_tools_result(entries, exchange.revision)
 
 
 async def _call_tool(exchange: Exchange, message: Message) -> bytes:
     params = params_of(CallToolParams, message)
+    arguments = EMPTY_OBJECT if bytes(params.arguments) == b"null" else params.arguments
+    call = exchange.call
     try:
-        declared = box.find(params.name)
+        tool = box.find(call, params.name)
     except NotFound as error:
         raise InvalidParams(error.message, field="name") from None
-    arguments = EMPTY_OBJECT if bytes(params.arguments) == b"null" else params.arguments
     try:
-        result = await box.run(exchange.call, declared, arguments)
+        if not isinstance(tool, Tool):
+            return await box.run_pack_tool(call, tool, arguments)
+        result = await box.run(call, tool, arguments)
     except MissingClientCapability:
         raise
     except OublietteError as error:
-        log.debug("a tool failed", tool=declared.name, kind=error.kind, reason=error.message)
+        log.debug("a tool failed", tool=params.name, kind=error.kind, reason=error.message)
         return errors.as_tool_result(error)
-    return mcp_results.call_tool_result(result, exchange.revision) if declared.is_structured else result
+    return mcp_results.call_tool_result(result, exchange.revision) if tool.is_structured else result
 
 
 _COMMON: Final[dict[str, Method]] = {

@@ -1,19 +1,22 @@
-"""`prompts/list` and `prompts/get`."""
+"""`prompts/list` and `prompts/get`: the snippets of the configuration, with their parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from ot_pack.snippets import MISSING, Param, Snippet, SnippetError, expand
 from oubliette.errors import InvalidParams
 from oubliette.mcp.envelope import params_of
 from oubliette.mcp.exchange import Exchange
 from oubliette.protocol.jsonrpc import Message
 from oubliette.protocol.mcp import GetPromptParams
 from oubliette.protocol.mcp_results import list_result
+from oubliette.toolbox.call import Services
 
 
 class Prompt(Struct, frozen=True, kw_only=True):
@@ -24,29 +27,68 @@ class Prompt(Struct, frozen=True, kw_only=True):
     complete: Callable[[str, str], list[str]] = lambda argument, value: []
 
 
-PROMPTS: Final[dict[str, Prompt]] = {}
-
-
 async def list_prompts(exchange: Exchange, message: Message) -> bytes:
     """Answers `prompts/list`."""
-    return list_result("prompts", [prompt.entry for prompt in PROMPTS.values()])
+    return list_result("prompts", [prompt.entry for prompt in offered(exchange.services).values()])
 
 
 async def get_prompt(exchange: Exchange, message: Message) -> bytes:
-    """Answers `prompts/get`. Raises `InvalidParams` for an unknown prompt and for a missing argument."""
+    """Answers `prompts/get`. Raises `InvalidParams` for an unknown prompt, and for arguments that are not its own."""
     params = params_of(GetPromptParams, message)
-    prompt = find(params.name)
-    for argument in prompt.entry.get("arguments", []):
-        if argument.get("required") and argument["name"] not in params.arguments:
-            raise InvalidParams(
-                f"the prompt {params.name!r} needs the argument {argument['name']!r}", field="arguments"
-            )
+    prompt = find(exchange.services, params.name)
+    _check(prompt, params)
     described = {"description": prompt.entry["description"]} if "description" in prompt.entry else {}
     return msgspec.json.encode({**described, "messages": prompt.messages(params.arguments)})
 
 
-def find(name: str) -> Prompt:
+def find(services: Services, name: str) -> Prompt:
     """Returns a prompt. Raises `InvalidParams` (MCP, prompts, "Error Handling": "Invalid prompt name: -32602")."""
-    if name not in PROMPTS:
-        raise InvalidParams(f"unknown prompt {name!r}; there are: {', '.join(PROMPTS) or 'none'}", field="name")
-    return PROMPTS[name]
+    prompts = offered(services)
+    if name not in prompts:
+        raise InvalidParams(f"unknown prompt {name!r}; there are: {', '.join(prompts) or 'none'}", field="name")
+    return prompts[name]
+
+
+def offered(services: Services) -> Mapping[str, Prompt]:
+    """Returns the prompts that there are now, by name."""
+    snippets = services.packs.offer.settings.config.snippets
+    return {name: _prompt(snippet) for name, snippet in snippets.items()}
+
+
+def _check(prompt: Prompt, params: GetPromptParams) -> None:
+    declared = {argument["name"]: argument for argument in prompt.entry.get("arguments", [])}
+    for name, argument in declared.items():
+        if argument.get("required") and name not in params.arguments:
+            raise InvalidParams(f"the prompt {params.name!r} needs the argument {name!r}", field="arguments")
+    for name in params.arguments.keys() - declared.keys():
+        known = ", ".join(declared) or "none"
+        raise InvalidParams(f"the prompt {params.name!r} has no argument {name!r}; it has: {known}", field="arguments")
+
+
+def _prompt(snippet: Snippet) -> Prompt:
+    arguments = [_argument(name, param) for name, param in snippet.params.items()]
+    return Prompt(
+        entry={"name": snippet.name, "description": snippet.description, "arguments": arguments},
+        messages=partial(_messages, snippet),
+        complete=partial(_complete, snippet),
+    )
+
+
+def _argument(name: str, param: Param) -> dict[str, Any]:
+    return {"name": name, "description": param.description, "required": param.default is MISSING}
+
+
+def _messages(snippet: Snippet, values: Mapping[str, str]) -> list[dict[str, Any]]:
+    try:
+        text = expand(snippet, values)
+    except SnippetError as error:
+        raise InvalidParams(str(error), field="arguments") from None
+    return [{"role": "user", "content": {"type": "text", "text": text}}]
+
+
+def _complete(snippet: Snippet, argument: str, begun: str) -> list[str]:
+    """What the configuration says of an argument is what may be offered for it."""
+    param = snippet.params.get(argument)
+    known = [] if param is None else [param.example, param.default]
+    values = [str(value) for value in known if value is not MISSING]
+    return [value for value in dict.fromkeys(values) if value.startswith(begun)]

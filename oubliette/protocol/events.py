@@ -37,6 +37,20 @@ class Message(Event, frozen=True, kw_only=True, tag="message"):
     text: str
 
 
+class ToolCall(Event, frozen=True, kw_only=True, tag="tool_call"):
+    """The agent says that it calls a tool; `arguments` as it spelled them."""
+
+    tool: str
+    arguments: Raw
+
+
+class ToolResult(Event, frozen=True, kw_only=True, tag="tool_result"):
+    """The agent says how a tool call ended."""
+
+    tool: str
+    is_error: bool
+
+
 class CallerToolRequest(Event, frozen=True, kw_only=True, tag="caller_tool_request"):
     request_id: str
     tool: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 from msgspec.structs import force_setattr
 
 from oubliette.protocol.jsonrpc import NULL, canonical_id, compact, encode_notification
@@ -25,6 +25,42 @@ class CallerToolParams(Struct, frozen=True):
         # WIRE section 1: "Missing or null `arguments` are `{}`."
         if bytes(self.arguments) == NULL:
             force_setattr(self, "arguments", EMPTY_OBJECT)
+
+
+class SessionMessageParams(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`session_message`: what a child session is asked to do; without its id a new one is."""
+
+    message: str
+    session_id: str | None = None
+
+
+class SessionEventsParams(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`session_events`: a child's events after an index; `wait_seconds` for one where there is none."""
+
+    session_id: str
+    since_index: Annotated[int, Meta(ge=0)] = 0
+    wait_seconds: Annotated[float, Meta(ge=0, le=30)] = 0
+
+
+class SessionEvents(Struct, frozen=True, kw_only=True):
+    """The result of `session_events`. `last_index` is the session's newest; `completed`: no turn is under way."""
+
+    session_id: str
+    status: str
+    last_index: int
+    events: list[Raw]
+    completed: bool
+    failed: bool
+
+
+class PackToolParams(Struct, frozen=True):
+    """`pack_tool`: a tool's identity, `pack.tool`, or another name that it goes by."""
+
+    name: str
+    arguments: Raw = EMPTY_OBJECT
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "arguments", EMPTY_OBJECT if bytes(self.arguments) == NULL else self.arguments)
 
 
 class ProjectListParams(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,6 +111,16 @@ def tools_result(entries: list[dict[str, Any]]) -> bytes:
     return msgspec.json.encode({"tools": entries})
 
 
+def session_message_result(session_id: str, *, spawned: bool) -> bytes:
+    """Returns the result of `session_message`."""
+    return msgspec.json.encode({"session_id": session_id, "spawned": spawned})
+
+
+def session_events_result(page: SessionEvents) -> bytes:
+    """Returns the result of `session_events`."""
+    return msgspec.json.encode(page)
+
+
 def project_list_result(projects: list[ListedProject]) -> bytes:
     """Returns the result of `project_list`."""
     return msgspec.json.encode({"projects": projects})
@@ -85,9 +131,11 @@ def caller_tools_config(caller_id: str | None, tools: list[Raw]) -> bytes:
     return _config("caller_tools_config", {"caller_id": caller_id, "tools": tools})
 
 
-def pack_tools_config(tools: list[Raw]) -> bytes:
-    """Returns the notification that says which pack tools the agent may call without a key."""
-    return _config("pack_tools_config", {"tools": tools})
+def pack_tools_config(tools: list[Raw], aliases: list[str] | None = None) -> bytes:
+    """Returns the notification that says which pack tools the agent may call without a key; `aliases` are other names
+    by which it may call some of them.
+    """
+    return _config("pack_tools_config", {"tools": tools, **({"aliases": aliases} if aliases else {})})
 
 
 def progress(request: bytes, progress: float, total: float | None, message: str | None) -> bytes:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeAlias
 
 import msgspec
+import trio
 
+from ot_pack.nearest import nearest
 from oubliette.audit import Action
-from oubliette.errors import Forbidden, NotFound
+from oubliette.errors import Forbidden, NotFound, OublietteError
+from oubliette.log import span
+from oubliette.packs.tools import PackTool, Progress
+from oubliette.relay import QUOTED
 from oubliette.scopes import Scope
-from oubliette.toolbox import caller_tool, project, session, token, workspace
-from oubliette.toolbox.call import Call
+from oubliette.toolbox import caller_tool, ot, project, session, token, workspace
+from oubliette.toolbox.call import Call, Reports, Services
 from oubliette.toolbox.declare import AnyTool
+
+Report: TypeAlias = tuple[float, float | None, str | None]
 
 TOOLS: Final[dict[str, AnyTool]] = {
     declared.name: declared
@@ -36,11 +45,20 @@ TOOLS: Final[dict[str, AnyTool]] = {
         token.token_create,
         token.token_list,
         token.token_revoke,
+        ot.ot_tools,
+        ot.ot_packs,
+        ot.ot_aliases,
+        ot.ot_snippets,
+        ot.ot_config,
+        ot.ot_health,
+        ot.ot_notify,
+        ot.ot_reload,
     )
 }
 # A caller's answers are the relay's traffic, which the session's events tell already; those are noted that were none of
 # the asker's business (HAZARDS T7).
 ANSWERS_NOTED: Final = frozenset({Forbidden.kind, NotFound.kind})
+_BY_IDENTITY: Final = {declared.identity: declared for declared in TOOLS.values()}
 PACKS: Final = frozenset({"project", "workspace", "session", "caller_tool", "token", "ot"})
 
 
@@ -49,11 +67,59 @@ def offered(scope: Scope) -> Sequence[AnyTool]:
     return [declared for declared in TOOLS.values() if scope.allows(declared.access, declared.target)]
 
 
-def find(name: str) -> AnyTool:
-    """Returns a tool by its MCP name. Raises `NotFound`."""
-    if name not in TOOLS:
-        raise NotFound(f"unknown tool {name!r}; there are: {', '.join(TOOLS)}", field="name")
-    return TOOLS[name]
+def own(services: Services, name: str) -> AnyTool | None:
+    """Returns a tool of the daemon's own by its MCP name, its identity or an alias."""
+    return TOOLS.get(name) or _BY_IDENTITY.get(services.packs.offer.target(name))
+
+
+def find(call: Call, name: str) -> AnyTool | PackTool:
+    """Returns a tool by its MCP name or an alias: one of the daemon's own, or of a pack that the asker may use.
+
+    Raises `NotFound`.
+    """
+    tool = own(call.services, name) or call.pack_tool(name)
+    if tool is None:
+        known = ", ".join(nearest(name, [*TOOLS, *(tool.mcp_name for tool in call.pack_tools())]))
+        raise NotFound(f"unknown tool {name[:QUOTED]!r}; nearest: {known}", field="name")
+    return tool
+
+
+async def run_pack_tool(call: Call, tool: PackTool, arguments: msgspec.Raw | bytes) -> bytes:
+    """Runs a pack's tool and returns its `CallToolResult`, JSON text. Raises an `OublietteError`."""
+    who, name = call.principal, tool.identity
+    noted = call.services.audit.action(
+        name, None, token_id=who.token_id, token=who.name, door=call.door, inside=call.inside
+    )
+    with span("pack_tool", tool=name), noted:
+        return await _with_reports(call.reports, partial(tool.call, msgspec.Raw(arguments)))
+
+
+async def _with_reports(reports: Reports, work: Callable[[Progress], Awaitable[bytes]]) -> bytes:
+    """Does work whose reports are sent by a task beside it, which ends by itself: a write that is cut off would take
+    the connection with it. Reports that come while one is being sent are dropped but for the first.
+    """
+    send, receive = trio.open_memory_channel[Report](1)
+
+    def note(done: float, total: float | None, message: str | None) -> None:
+        with suppress(trio.WouldBlock):
+            send.send_nowait((done, total, message))
+
+    failure: OublietteError | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_pass_on, receive, reports)
+        with send:
+            try:
+                result = await work(note)
+            except OublietteError as error:
+                failure = error
+    if failure is not None:
+        raise failure
+    return result
+
+
+async def _pass_on(receive: trio.MemoryReceiveChannel[Report], reports: Reports) -> None:
+    async for done, total, message in receive:
+        await reports.progress(done, total, message)
 
 
 async def run(call: Call, declared: AnyTool, arguments: msgspec.Raw | bytes) -> bytes:

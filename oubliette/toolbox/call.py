@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
 
+from ot_pack.state import State
 from oubliette.audit import Audit, Door
 from oubliette.changes import Changes
 from oubliette.declarations import DeclarationLimits
 from oubliette.errors import Forbidden, MissingClientCapability, NotFound
 from oubliette.gate import Gate
+from oubliette.packs.registry import Packs
+from oubliette.packs.tools import PackTool
+from oubliette.packs.views import principal_state
 from oubliette.projects import DEFAULT, Projects
 from oubliette.protocol.mcp import Level
 from oubliette.records import ProjectRecord, WorkspaceRecord
@@ -41,12 +46,19 @@ class Services(Struct, frozen=True, kw_only=True):
     gate: Gate
     audit: Audit
     projects: Projects
+    packs: Packs
     events: EventRecords
     poll_grace: float
     declarations: DeclarationLimits
     default_agent: str
     changes: Changes = msgspec.field(default_factory=Changes)
     standing: set[Standing] = msgspec.field(default_factory=set)
+
+    @property
+    def declaration_limits(self) -> DeclarationLimits:
+        """What bounds a declaration now: packs and servers come and go, and no caller may take the name of one."""
+        limits = self.declarations
+        return replace(limits, reserved=limits.reserved | set(self.packs.names))
 
 
 class Reports(Protocol):
@@ -103,6 +115,36 @@ class Call(Struct, frozen=True, kw_only=True):
     follower: Follower | None = None
     reports: Reports = Unheard()
     capabilities: Collection[str] = ()
+
+    @property
+    def packs(self) -> Collection[str] | None:
+        """The packs that the asker may see and use, None for all.
+
+        A pack's tool may change things, whatever it says of itself: a read-only scope has none (WIRE section 6).
+        """
+        scope, packs = self.principal.scope, self.services.packs
+        if not scope.allows("write", "project"):
+            return ()
+        if scope.project_id is None:
+            return None
+        try:
+            return packs.allowed(self.project(None).packs)
+        except NotFound:  # a token may be made before its project
+            return ()
+
+    def state(self) -> State:
+        """Returns what the asker is shown of everything (WIRE section 10, "a principal what its scope may call")."""
+        return principal_state(self.services.packs, self.principal.scope, self.packs)
+
+    def pack_tools(self) -> list[PackTool]:
+        """Returns the tools of packs that the asker may call."""
+        packs = self.packs
+        return [tool for tool in self.services.packs.offer.tools.values() if packs is None or tool.pack in packs]
+
+    def pack_tool(self, name: str) -> PackTool | None:
+        """Returns one of them by its identity, its MCP name or an alias, None where there is none."""
+        tool, packs = self.services.packs.offer.find(name), self.packs
+        return tool if tool is not None and (packs is None or tool.pack in packs) else None
 
     async def session(self, session_id: str) -> Session:
         """Returns a session that the asker's scope covers. Raises `NotFound`: what lies outside does not exist."""

@@ -16,6 +16,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
+from ot_pack import signatures
+from ot_pack.snippets import MISSING
+from ot_pack.state import Entry
 from oubliette.errors import InvalidParams
 from oubliette.protocol.mcp_results import ToolContent
 from oubliette.protocol.names import mcp_name
@@ -49,6 +52,7 @@ class Tool(Generic[ArgumentsT, ResultT]):
         destructive: bool,
     ) -> None:
         hints = typing.get_type_hints(handler, include_extras=True)
+        self.identity = identity
         self.pack, _, name = identity.partition(".")
         self.name = mcp_name(self.pack, name)
         self.access = access
@@ -60,6 +64,7 @@ class Tool(Generic[ArgumentsT, ResultT]):
         self.arguments: type[ArgumentsT] = hints["arguments"]
         self.is_structured = hints["return"] is not ToolContent
         self.entry = self._entry(hints["return"], destructive)
+        self.shown = _shown(identity, self.description, self.arguments, self.entry["inputSchema"])
         self._decoder: msgspec.json.Decoder[ArgumentsT] = msgspec.json.Decoder(self.arguments)
 
     def decode(self, arguments: msgspec.Raw | bytes) -> ArgumentsT:
@@ -114,6 +119,24 @@ def _schema(struct: type[Struct]) -> dict[str, Any]:
     schema: dict[str, Any] = components.pop(struct.__name__)
     schema.pop("title", None)
     return {**schema, "$defs": components} if components else schema
+
+
+def _shown(identity: str, description: str, arguments: type[Struct], schema: dict[str, Any]) -> Entry:
+    """The tool as `ot` shows it: "Local: names and defaults, no annotations"."""
+    parameters = [(field.name, _default(field)) for field in msgspec.structs.fields(arguments)]
+    return Entry(
+        name=identity,
+        signature=signatures.from_parameters(identity, parameters),
+        description=description,
+        source="local",
+        args=signatures.args_from_schema(schema),
+    )
+
+
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.required:
+        return MISSING
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _field_of(sentence: str) -> str | None:

@@ -11,7 +11,7 @@ from oubliette.agents.environment import Environment
 from oubliette.environments import MAX_BYTES, MAX_NAME, MAX_VALUE_BYTES, MAX_VARIABLES, check_environment
 from oubliette.errors import InvalidParams
 from oubliette.labels import MAX_LABEL, MAX_PACKS
-from oubliette.projects import MAX_PROJECTS, MAX_WORKSPACES, RUNTIMES, NewProject
+from oubliette.projects import MAX_PROJECTS, MAX_WORKSPACES, NewProject
 from oubliette.records import ProjectRecord
 from oubliette.removal import Removal
 from oubliette.toolbox.call import Call, Services
@@ -114,7 +114,9 @@ class Deleted(Struct, frozen=True, kw_only=True):
 async def project_create(call: Call, arguments: ProjectArguments) -> ProjectView:
     """Creates a project with a workspace of its own."""
     _check_offered(arguments.agent, call.services.sessions.agents, "agent")
-    _check_offered(arguments.runtime, RUNTIMES, "runtime")
+    _check_offered(arguments.runtime, call.services.sessions.runtimes, "runtime")
+    for pack in arguments.packs or ():
+        _check_offered(pack, call.services.packs.names, "packs")
     new = NewProject(
         name=arguments.name,
         description=arguments.description or "",
@@ -149,7 +151,8 @@ async def project_options(call: Call, arguments: Nothing) -> ProjectOptions:
         env_value_bytes=MAX_VALUE_BYTES,
         env_bytes=MAX_BYTES,
     )
-    return ProjectOptions(agents=[*sessions.agents], runtimes=[*RUNTIMES], packs=[], limits=limits)
+    packs = call.services.packs.names
+    return ProjectOptions(agents=[*sessions.agents], runtimes=[*sessions.runtimes], packs=packs, limits=limits)
 
 
 @tool("project.get", access="read", target="project")
@@ -179,7 +182,7 @@ def checked_env(env: dict[str, str] | None) -> Environment:
 
 def _check_offered(asked: str | None, offered: Collection[str], field: str) -> None:
     if asked is not None and asked not in offered:
-        raise InvalidParams(f"unknown {field} {asked!r}; one of: {', '.join(offered)}", field=field)
+        raise InvalidParams(f"unknown {field.removesuffix('s')} {asked!r}; one of: {', '.join(offered)}", field=field)
 
 
 def _view(services: Services, project: ProjectRecord) -> ProjectView:

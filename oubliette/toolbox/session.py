@@ -15,11 +15,12 @@ from oubliette import clock
 from oubliette.declarations import Declaration, parse_declaration
 from oubliette.errors import Forbidden, InvalidParams, NotFound, ShuttingDown
 from oubliette.events import FellBehindError
-from oubliette.session import Session, TurnInLine
-from oubliette.sessions import NewSession
+from oubliette.session import Session
+from oubliette.starting import NewSession
 from oubliette.streams import Stream
 from oubliette.toolbox.call import Call
 from oubliette.toolbox.declare import tool
+from oubliette.turns import TurnInLine
 
 SessionId = Annotated[str, Meta(description="The session's id")]
 Status = Literal["starting", "running", "idle", "completed", "failed", "ended", "interrupted"]
@@ -120,14 +121,14 @@ async def session_message(call: Call, arguments: NewMessage) -> SessionView:
         session, turn = await _start(call, arguments, declaration)
     else:
         session, turn = await _continue(call, arguments, arguments.session_id, declaration)
+    warnings = [*(declaration.warnings if declaration else ()), *(() if arguments.session_id else session.warnings)]
     text: str | UnsetType = UNSET
     if turn is not None and arguments.wait:
         await turn.done.wait()
         if turn.error is not None:
             raise turn.error
         text = turn.text
-    warnings = [*declaration.warnings] if declaration and declaration.warnings else UNSET
-    return view(call, session, text=text, warnings=warnings)
+    return view(call, session, text=text, warnings=warnings or UNSET)
 
 
 @tool("session.list", access="read", target="project")
@@ -151,7 +152,7 @@ async def session_list(call: Call, arguments: ListArguments) -> SessionPage:
 async def session_get(call: Call, arguments: OneSession) -> SessionView:
     """Returns one session."""
     session = await call.session(arguments.session_id)
-    call.name(session)
+    _name(call, session)
     return view(call, session)
 
 
@@ -161,7 +162,7 @@ async def session_events(call: Call, arguments: EventsArguments) -> EventsPage:
     if arguments.session_id is None:
         return await _follow_all(call, arguments)
     session = await call.session(arguments.session_id)
-    call.name(session)
+    _name(call, session)
     if arguments.follow:
         call.follow(session, arguments.since_index)
         await session.over.wait()
@@ -171,8 +172,8 @@ async def session_events(call: Call, arguments: EventsArguments) -> EventsPage:
         status=session.status,
         last_index=session.log.last_index,
         events=found,
-        completed=session.status in ("idle", "completed", "ended"),
-        failed=session.status in ("failed", "interrupted"),
+        completed=session.completed,
+        failed=session.failed,
     )
 
 
@@ -239,8 +240,8 @@ async def _declaration(call: Call, arguments: NewMessage) -> Declaration | None:
     if arguments.context is UNSET or bytes(arguments.context) == b"null":
         return None
     if len(arguments.context) <= MAX_PARSED_AT_ONCE:
-        return parse_declaration(arguments.context, call.services.declarations)
-    return await trio.to_thread.run_sync(parse_declaration, arguments.context, call.services.declarations)
+        return parse_declaration(arguments.context, call.services.declaration_limits)
+    return await trio.to_thread.run_sync(parse_declaration, arguments.context, call.services.declaration_limits)
 
 
 async def _start(
@@ -277,13 +278,20 @@ async def _continue(
     _check_wait(arguments, is_external=session.is_external)
     if arguments.wait and call.inside == session.id:
         raise InvalidParams("an agent cannot wait for the turn that comes after its own", field="wait")
-    call.name(session, session.log.last_index)
+    _name(call, session, session.log.last_index)
     if arguments.wait:
         call.follow(session)
     turn = await call.services.sessions.message(
         session, arguments.message, declaration=declaration, interrupt=arguments.interrupt
     )
     return session, turn
+
+
+def _name(call: Call, session: Session, after: int | None = None) -> None:
+    """WIRE section 4.1: "named in `session_events` or `session_get`, and of their descendants"."""
+    call.name(session, after)
+    for descendant in session.descendants:
+        call.name(descendant)
 
 
 def _check_wait(arguments: NewMessage, *, is_external: bool) -> None:

@@ -14,7 +14,8 @@ import trio
 from msgspec import Struct
 
 from oubliette.errors import CallerToolError
-from oubliette.mcp.prompts import PROMPTS, Prompt
+from oubliette.mcp import prompts
+from oubliette.mcp.prompts import Prompt
 from oubliette.mcp.resources import RESOURCES, TEMPLATES, Resource, Template
 from oubliette.protocol.mcp_results import ToolContent
 from oubliette.toolbox import box
@@ -142,7 +143,7 @@ async def trigger_tool_change(call: Call, arguments: Nothing) -> ToolContent:
 async def trigger_prompt_change(call: Call, arguments: Nothing) -> ToolContent:
     """Adds a prompt, or takes it away again."""
     prompt = _prompt("test_coming_and_going", "Is not always there", lambda given: [text("Here.")])
-    _toggle(PROMPTS, prompt.entry["name"], prompt)
+    _toggle(_PROMPTS, prompt.entry["name"], prompt)
     call.services.changes.announce("prompts")
     return ToolContent(content=[text("The prompts have changed.")])
 
@@ -200,7 +201,9 @@ SUITE_TOOLS: Final[tuple[AnyTool, ...]] = (
     schema_2020_12,
 )
 
-# Prompts
+# Prompts, beside those that the daemon has of its configuration
+
+_PROMPTS: Final[dict[str, Prompt]] = {}
 
 
 def _prompt(
@@ -273,7 +276,9 @@ SUITE_TEMPLATE: Final = Template(
 def register() -> None:
     """Puts the fixtures beside what the daemon has of its own."""
     box.TOOLS.update({declared.name: declared for declared in SUITE_TOOLS})
-    PROMPTS.update({prompt.entry["name"]: prompt for prompt in SUITE_PROMPTS})
+    _PROMPTS.update({prompt.entry["name"]: prompt for prompt in SUITE_PROMPTS})
+    configured = prompts.offered
+    prompts.offered = lambda services: {**configured(services), **_PROMPTS}
     RESOURCES.update({resource.entry["uri"]: resource for resource in SUITE_RESOURCES})
     TEMPLATES.append(SUITE_TEMPLATE)
 

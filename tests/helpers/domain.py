@@ -15,17 +15,24 @@ from oubliette.agents.environment import Environment
 from oubliette.declarations import DeclarationLimits
 from oubliette.events import Journal, RingLimits
 from oubliette.gate import Gate
+from oubliette.homes import Homes
+from oubliette.packs.registry import Packs
 from oubliette.projects import NewProject, Projects
 from oubliette.records import ProjectRecord
 from oubliette.relay import RelayLimits
+from oubliette.runtimes.base import Runtime
 from oubliette.scopes import Scope
 from oubliette.session import Session
-from oubliette.sessions import SessionLimits, Sessions
+from oubliette.sessions import Sessions
+from oubliette.starting import SessionLimits
 from oubliette.streams import Stream
 from oubliette.tokens import Principal, Tokens
 from oubliette.toolbox import box
 from oubliette.toolbox.call import Call, Services
+from oubliette.workplace import Workforce
+from tests.helpers.agents import FakeRuntime
 from tests.helpers.audit import Unwritten
+from tests.helpers.packs import packs_of
 from tests.helpers.records import MemoryRecords, NoLinks
 
 OWNER = Principal("owner", Scope(None, False))
@@ -45,7 +52,7 @@ class Domain:
     async def run(self, principal: Principal, tool: str, **arguments: Any) -> Any:
         """Calls a tool as `principal`; raises its error."""
         call = Call(principal=principal, services=self.services, door="mcp")
-        return msgspec.json.decode(await box.run(call, box.find(tool), msgspec.json.encode(arguments)))
+        return msgspec.json.decode(await box.run(call, box.TOOLS[tool], msgspec.json.encode(arguments)))
 
     async def start(self, *tools: Any, agent: str = "external", message: str = "hello", **place: str | None) -> Session:
         """Starts a session of the owner whose caller `myapp` offers `tools`, names or whole declarations."""
@@ -80,17 +87,33 @@ async def open_domain(
     relay: RelayLimits | None = None,
     ring: RingLimits | None = None,
     agents: Mapping[str, Agent | None] | None = None,
+    runtime: Runtime | None = None,
+    packs: Packs | None = None,
     idle_timeout: float = 0,
     max_active: int = 100,
+    max_depth: int = 3,
+    max_children: int = 20,
 ) -> AsyncIterator[Domain]:
-    """Runs a domain; `folder` is for workspaces."""
+    """Runs a domain; `folder` is for workspaces and homes."""
     records = MemoryRecords()
     projects = reconciled(records, folder)
     await projects.ensure_default()
-    limits = SessionLimits(relay=relay or RelayLimits(), idle_timeout=idle_timeout, max_active_per_project=max_active)
-    sessions = Sessions(
-        records, Journal(records, ring or RingLimits()), NoLinks(), projects, agents or {"external": None}, limits
+    runtime = runtime or FakeRuntime()
+    workforce = Workforce(
+        agents=agents or {"external": None},
+        runtimes={runtime.name: runtime},
+        default_runtime=runtime.name,
+        homes=Homes(folder),
     )
+    limits = SessionLimits(
+        relay=relay or RelayLimits(),
+        idle_timeout=idle_timeout,
+        max_active_per_project=max_active,
+        max_depth=max_depth,
+        max_children=max_children,
+    )
+    journal = Journal(records, ring or RingLimits())
+    sessions = Sessions(records, journal, NoLinks(), projects, workforce, limits)
     tokens, audit = Tokens(records), Unwritten()
     services = Services(
         sessions=sessions,
@@ -98,6 +121,7 @@ async def open_domain(
         gate=Gate(tokens, audit),
         audit=audit,
         projects=projects,
+        packs=packs or packs_of(folder=folder),
         events=records,
         poll_grace=15,
         default_agent="external",
@@ -106,5 +130,6 @@ async def open_domain(
     async with trio.open_nursery() as nursery:
         await nursery.start(projects.errands.run)
         await nursery.start(sessions.run)
+        await nursery.start(services.packs.run)
         yield Domain(services, records, audit)
         nursery.cancel_scope.cancel()

@@ -14,6 +14,7 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 from oubliette.agents.base import Agent
 from oubliette.link.connection import Connection
 from oubliette.link.methods import DaemonMethods
+from oubliette.packs.registry import Packs
 from oubliette.relay import RelayLimits
 from oubliette.session import Session
 from oubliette.streams import Stream
@@ -77,11 +78,17 @@ class LinkBench:
 
 @asynccontextmanager
 async def open_link_bench(
-    folder: Path, *tools: Any, agents: Mapping[str, Agent] | None = None, **limits: Any
+    folder: Path,
+    *tools: Any,
+    agents: Mapping[str, Agent] | None = None,
+    packs: Packs | None = None,
+    **limits: Any,
 ) -> AsyncIterator[LinkBench]:
-    """Starts a session whose caller offers `tools`, beside profiles `agents`; `limits` are the relay's."""
+    """Starts a session whose caller offers `tools`, beside profiles `agents` and `packs`; `limits` are the
+    relay's.
+    """
     profiles = {"external": None, **(agents or {})}
-    async with open_domain(folder, relay=RelayLimits(**limits), agents=profiles) as domain:
+    async with open_domain(folder, relay=RelayLimits(**limits), agents=profiles, packs=packs) as domain:
         session = await domain.start(*(tools or ("send",)))
         with domain.stream(session) as stream:
             async with trio.open_nursery() as tasks:

@@ -35,6 +35,10 @@ class McpCaller:
                 if event["type"] == kind:
                     return event
 
+    async def next(self) -> Any:
+        """Returns the next event, however long that takes."""
+        return await self._events.receive()
+
     async def call(self, tool: str, **arguments: Any) -> Any:
         """Calls a tool that must succeed, and returns its structured content."""
         result = await self.try_call(tool, **arguments)

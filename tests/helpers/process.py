@@ -15,6 +15,8 @@ from typing import Self
 
 READY = "listening on "
 START_SECONDS = 20
+# Agents of tests are processes of this host, unless a test is about sandboxes: none is tried out at each start.
+RUNTIME = "runtime: {kind: process}\n"
 TOKEN = re.compile(rb"oub_[a-z0-9]{1,32}_[0-9a-f]{64}")
 
 
@@ -30,7 +32,7 @@ class DaemonProcess:
         self.root = Path(tempfile.mkdtemp(prefix="oub-"))
         self.data_dir = self.root / "data"
         self.config = self.root / "oubliette.yaml"
-        self.config.write_text(config)
+        self.config.write_text(config if "runtime:" in config else f"{config.rstrip()}\n{RUNTIME}")
         self.log = self.root / "log"
         self.environ = environ or {}
         self.module = module

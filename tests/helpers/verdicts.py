@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 Verdict = Literal["ok", "forbidden", "not_found"]
 Where = Literal["own", "foreign", "missing"]
 
-# The table of section 6 without the `ot` tools, in its order: target and access of each tool. "owner" is "write, owner
+# The table of section 6, in its order: target and access of each tool. "owner" is "write, owner
 # only", asked by principals who own nothing.
 TABLE: Final[dict[str, tuple[str, str]]] = {
     "project_create": ("global", "write"),
@@ -32,6 +32,14 @@ TABLE: Final[dict[str, tuple[str, str]]] = {
     "token_create": ("global", "admin"),
     "token_list": ("global", "admin"),
     "token_revoke": ("global", "admin"),
+    "ot_tools": ("global", "read"),
+    "ot_packs": ("global", "read"),
+    "ot_aliases": ("global", "read"),
+    "ot_snippets": ("global", "read"),
+    "ot_config": ("global", "read"),
+    "ot_health": ("global", "read"),
+    "ot_notify": ("global", "write"),
+    "ot_reload": ("global", "admin"),
 }
 # "`caller_tool_response` and `caller_tool_progress` are not offered over `oubliette_tools`".
 NOT_ON_LINKS: Final = frozenset({"caller_tool_response", "caller_tool_progress"})

@@ -12,19 +12,23 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from oubliette.agents.base import Turn, TurnResult
+from oubliette.agents.base import Conversation, Sandbox, ToolOutcome, ToolUse, Turn, TurnResult
 from oubliette.errors import AgentFailed, Conflict, InvalidParams, LimitExceeded, RequestCancelled
-from oubliette.session import MAX_QUEUED, Session
-from tests.helpers.agents import Behaviour, FakeAgent, fail, never_end, work_for_a_second
+from oubliette.runtimes.base import Room
+from oubliette.session import Session
+from oubliette.telling import MAX_ARGUMENTS
+from oubliette.turns import MAX_QUEUED
+from tests.helpers.agents import Behaviour, FakeAgent, FakeRuntime, echo, fail, never_end, work_for_a_second
 from tests.helpers.domain import OWNER, Domain, open_domain
 
 
 class Bench:
     """A domain with one agent profile `fake`, and one session of it."""
 
-    def __init__(self, domain: Domain, agent: FakeAgent, session: Session) -> None:
+    def __init__(self, domain: Domain, agent: FakeAgent, runtime: FakeRuntime, session: Session) -> None:
         self.domain = domain
         self.agent = agent
+        self.runtime = runtime
         self.session = session
 
     @property
@@ -41,11 +45,13 @@ class Bench:
 
 
 @asynccontextmanager
-async def open_bench(folder: Path, behave: Behaviour | None = None, *, message: str = "first") -> AsyncIterator[Bench]:
-    agent = FakeAgent(behave)
-    async with open_domain(folder, agents={"fake": agent, "external": None}) as domain:
-        session = await domain.start("send", agent="fake", message=message)
-        yield Bench(domain, agent, session)
+async def open_bench(
+    folder: Path, behave: Behaviour | None = None, *, agent: FakeAgent | None = None, runtime: FakeRuntime | None = None
+) -> AsyncIterator[Bench]:
+    agent, runtime = agent or FakeAgent(behave), runtime or FakeRuntime()
+    async with open_domain(folder, agents={"fake": agent, "external": None}, runtime=runtime) as domain:
+        session = await domain.start("send", agent="fake", message="first")
+        yield Bench(domain, agent, runtime, session)
 
 
 async def test_a_turn_runs_and_completes(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -76,16 +82,39 @@ async def test_a_turn_runs_and_completes(tmp_path: Path, autojump_clock: MockClo
         }
 
 
-async def test_an_agent_is_told_where_it_is(tmp_path: Path, autojump_clock: MockClock) -> None:
+async def test_an_agents_room_is_its_sessions(tmp_path: Path, autojump_clock: MockClock) -> None:
     async with open_bench(tmp_path) as bench:
         await wait_all_tasks_blocked()
-        (turn,) = bench.agent.turns
-        assert turn.folder == tmp_path / "workspaces" / "default" / bench.session.workspace_id
-        assert turn.folder.is_dir()
-        assert turn.environment["OUBLIETTE_SESSION_ID"] == bench.session.id
-        assert turn.environment["OUBLIETTE_PROJECT_ID"] == "default"
-        assert turn.environment["OUBLIETTE_WORKSPACE"] == str(turn.folder)
-        assert turn.environment["OUBLIETTE_SOCKET"] == str(bench.session.socket)
+        (room,) = bench.runtime.rooms
+        assert (room.session_id, room.project_id) == (bench.session.id, "default")
+        assert room.workspace == tmp_path / "workspaces" / "default" / bench.session.workspace_id
+        assert room.workspace.is_dir()
+        assert bench.session.socket is not None
+        assert room.sockets == bench.session.socket.parent
+        assert room.home == tmp_path / "agents" / bench.session.id
+        assert room.home.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_session_has_one_conversation_for_all_its_turns(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_bench(tmp_path) as bench:
+        for number in range(3):
+            await bench.message(f"{number}", wait=True)
+        assert (len(bench.runtime.rooms), len(bench.agent.sandboxes), len(bench.agent.turns)) == (1, 1, 4)
+        assert (bench.runtime.open_now, bench.agent.left) == (1, 0)
+        await bench.domain.sessions.end(bench.session)
+        assert (bench.runtime.open_now, bench.agent.left) == (0, 1)
+
+
+async def test_what_a_runtime_cannot_enforce_is_said_at_the_start(tmp_path: Path, autojump_clock: MockClock) -> None:
+    runtime = FakeRuntime("podman", ("the memory is not limited",))
+    agents = {"fake": FakeAgent(), "external": None}
+    async with open_domain(tmp_path, agents=agents, runtime=runtime) as domain:
+        view = await domain.run(OWNER, "session_message", message="hi", agent="fake")
+        assert (view["runtime"], view["warnings"]) == ("podman", ["the memory is not limited"])
+        again = await domain.run(OWNER, "session_message", message="hi", session_id=view["session_id"])
+        assert "warnings" not in again
+        nothing_runs = await domain.run(OWNER, "session_message", message="hi", agent="external")
+        assert "warnings" not in nothing_runs
 
 
 async def test_a_message_starts_the_next_turn(tmp_path: Path, autojump_clock: MockClock) -> None:
@@ -207,9 +236,176 @@ async def test_a_crash_of_an_agents_code_ends_its_session_alone(
 
     async with open_bench(tmp_path, crash) as bench:
         await bench.session.over.wait()
-        assert "secret" not in bench.events[-2]["message"]
+        assert bench.events[-2]["message"] == "the agent failed for a reason that is in the daemon's log"
         assert bench.events[-1]["reason"] == "failed"
         assert (await bench.domain.start()).status == "running"
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (1, "exited with code 1"),
+        (-9, "exited with code -9 (SIGKILL)"),
+        (137, "exited with code 137 (SIGKILL)"),
+        (139, "exited with code 139 (SIGSEGV)"),
+        (255, "exited with code 255"),
+    ],
+)
+async def test_how_an_agent_ended_is_said_in_words(
+    tmp_path: Path, autojump_clock: MockClock, exit_code: int, words: str
+) -> None:
+    """HAZARDS F20: out of memory is SIGKILL."""
+
+    async def end(turn: Turn) -> TurnResult:
+        return TurnResult(text="", exit_code=exit_code)
+
+    async with open_bench(tmp_path, end) as bench:
+        await bench.session.over.wait()
+        assert bench.events[-2]["message"] == f"the agent 'fake' {words}"
+        assert bench.events[-1]["exit_code"] == exit_code
+
+
+# What the agent works in
+
+
+class RefusingRuntime(FakeRuntime):
+    """Cannot open, or close, a sandbox."""
+
+    def __init__(self, *, at_start: Exception | None = None, at_end: Exception | None = None) -> None:
+        super().__init__()
+        self._at_start = at_start
+        self._at_end = at_end
+
+    @asynccontextmanager
+    async def open(self, room: Room) -> AsyncIterator[Sandbox]:
+        await trio.sleep(1)
+        if self._at_start:
+            raise self._at_start
+        async with super().open(room) as sandbox:
+            try:
+                yield sandbox
+            finally:
+                if self._at_end:
+                    raise self._at_end
+
+
+class DyingAgent(FakeAgent):
+    """Runs something beside its turns, which dies after `seconds`."""
+
+    def __init__(self, seconds: float, failure: Exception, behave: Behaviour | None = None) -> None:
+        super().__init__(behave)
+        self._seconds = seconds
+        self._failure = failure
+
+    @asynccontextmanager
+    async def converse(self, sandbox: Sandbox) -> AsyncIterator[Conversation]:
+        async with super().converse(sandbox), trio.open_nursery() as nursery:
+            nursery.start_soon(self._die)
+            yield self
+            nursery.cancel_scope.cancel()
+
+    async def _die(self) -> None:
+        await trio.sleep(self._seconds)
+        raise self._failure
+
+
+def homes_in(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "agents").iterdir() if path.name != ".trash"]
+
+
+async def test_a_sandbox_that_cannot_be_opened_fails_the_session(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_bench(tmp_path, runtime=RefusingRuntime(at_start=OSError(28, "no space"))) as bench:
+        assert bench.session.status == "starting"
+        with pytest.raises(Conflict):
+            await bench.message("second", wait=True)
+        await bench.session.over.wait()
+        assert bench.events[-2]["message"] == "the agent 'fake' cannot be started: [Errno 28] no space"
+        assert (bench.events[-1]["reason"], bench.agent.turns) == ("failed", [])
+
+
+async def test_whoever_waits_for_the_first_turn_is_told_that_there_is_no_sandbox(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    runtime = RefusingRuntime(at_start=ValueError("it cannot be shown"))
+    async with open_domain(tmp_path, agents={"fake": FakeAgent()}, runtime=runtime) as domain:
+        with pytest.raises(AgentFailed, match="cannot be started: it cannot be shown"):
+            await domain.run(OWNER, "session_message", message="hi", agent="fake", wait=True)
+
+
+@pytest.mark.parametrize("seconds", [2, 0.5])
+async def test_an_agent_that_dies_beside_its_turns_fails_the_session(
+    tmp_path: Path, autojump_clock: MockClock, seconds: float
+) -> None:
+    """HAZARDS F20: between its turns and during one; "session `failed` with reason ≤ 5 s"."""
+    agent = DyingAgent(seconds, AgentFailed("its process was killed"), work_for_a_second)
+    async with open_bench(tmp_path, agent=agent) as bench:
+        await bench.session.over.wait()
+        assert trio.current_time() == seconds
+        assert bench.events[-2]["message"] == "the agent 'fake' failed: its process was killed"
+        assert (bench.events[-1]["reason"], bench.session.status) == ("failed", "failed")
+        assert (bench.runtime.open_now, homes_in(tmp_path)) == (0, [])
+
+
+async def test_whoever_waits_for_the_turn_under_which_an_agent_dies_is_told(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    agent = DyingAgent(0.5, AgentFailed("its process was killed"), work_for_a_second)
+    async with open_domain(tmp_path, agents={"fake": agent}) as domain:
+        with pytest.raises(AgentFailed, match="its process was killed"):
+            await domain.run(OWNER, "session_message", message="hi", agent="fake", wait=True)
+
+
+async def test_a_sandbox_that_does_not_close_well_changes_nothing(
+    tmp_path: Path, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_bench(tmp_path, runtime=RefusingRuntime(at_end=OSError(5, "no answer"))) as bench:
+        await trio.sleep(2)
+        await bench.domain.sessions.end(bench.session)
+        assert (bench.types[-1], bench.events[-1]["reason"]) == ("session_ended", "ended")
+        assert bench.session.status == "ended"
+        assert "error" not in bench.types
+        assert "no answer" in caplog.text
+
+
+class StubbornRuntime(FakeRuntime):
+    """Takes a while over closing."""
+
+    @asynccontextmanager
+    async def open(self, room: Room) -> AsyncIterator[Sandbox]:
+        async with super().open(room) as sandbox:
+            try:
+                yield sandbox
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(1.5)
+
+
+@pytest.mark.parametrize("behave", [echo, never_end, fail], ids=["at rest", "in a turn", "failed"])
+async def test_a_session_is_over_when_nothing_of_its_agent_is_left(
+    tmp_path: Path, autojump_clock: MockClock, behave: Behaviour
+) -> None:
+    async with open_bench(tmp_path, behave, runtime=StubbornRuntime()) as bench:
+        await wait_all_tasks_blocked()
+        bench.session.end("ended")
+        await bench.session.over.wait()
+        assert trio.current_time() == 1.5
+        assert (bench.runtime.open_now, bench.agent.left, homes_in(tmp_path)) == (0, 1, [])
+
+
+async def test_an_interrupt_while_the_sandbox_opens_leaves_it_open(tmp_path: Path, autojump_clock: MockClock) -> None:
+    async with open_bench(tmp_path, runtime=RefusingRuntime()) as bench:
+        await wait_all_tasks_blocked()
+        view = await bench.message("now", interrupt=True, wait=True)
+        assert (view["text"], view["status"]) == ("now", "idle")
+        assert [turn.prompt for turn in bench.agent.turns if turn not in bench.agent.stopped] == ["now"]
+        assert (len(bench.runtime.rooms), bench.runtime.open_now) == (1, 1)
+
+
+async def test_a_home_is_no_part_of_a_session_that_starts_nothing(tmp_path: Path) -> None:
+    async with open_domain(tmp_path) as domain:
+        await domain.start()
+        await wait_all_tasks_blocked()
+        assert not (tmp_path / "agents").exists()
 
 
 async def test_a_crash_of_the_sessions_own_task_ends_it_for_everybody(
@@ -365,6 +561,57 @@ async def test_an_agent_that_talks_faster_than_the_records_waits(tmp_path: Path,
         room.set()
         await wait_all_tasks_blocked()
         assert session.log.last_index == 6
+
+
+async def test_what_an_agent_reports_of_its_tools_becomes_events(tmp_path: Path, autojump_clock: MockClock) -> None:
+    long = msgspec.Raw(b'"%b"' % (b"x" * MAX_ARGUMENTS))
+
+    async def work(turn: Turn) -> TurnResult:
+        await turn.report(ToolUse(tool="Bash", arguments=msgspec.Raw(b'{"n":1.10}')))
+        await turn.report(ToolOutcome(tool="Bash", is_error=True))
+        await turn.report(ToolUse(tool="y" * 1000, arguments=long))
+        return TurnResult(text="done")
+
+    async with open_bench(tmp_path, work) as bench:
+        await wait_all_tasks_blocked()
+        call, result, bounded = bench.events[2:5]
+        assert (call["type"], call["tool"], call["arguments"]) == ("tool_call", "Bash", {"n": 1.1})
+        assert b'"arguments":{"n":1.10}' in bench.domain.records.stored[2].data, "as it was spelled"
+        assert (result["type"], result["tool"], result["is_error"]) == ("tool_result", "Bash", True)
+        assert (bounded["tool"], bounded["arguments"]) == ("y" * 256, {"left_out": f"{len(long)} bytes"})
+
+
+async def test_what_an_agent_reports_waits_for_the_records(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """HAZARDS G9."""
+    room = trio.Event()
+
+    async def report(turn: Turn) -> TurnResult:
+        for _ in range(3):
+            await turn.report(ToolOutcome(tool="Bash", is_error=False))
+        return TurnResult(text="done")
+
+    async with open_domain(tmp_path, agents={"fake": FakeAgent(report)}) as domain:
+        domain.records.wait_for_room = room.wait  # type: ignore[method-assign]  # the records are behind
+        session = await domain.start(agent="fake")
+        await wait_all_tasks_blocked()
+        assert session.log.last_index == 2
+        room.set()
+        await wait_all_tasks_blocked()
+        assert session.log.last_index == 6
+
+
+async def test_a_session_with_a_message_in_line_is_never_at_rest(tmp_path: Path, autojump_clock: MockClock) -> None:
+    """Whoever asks whether a turn is over must not be told so between two of them."""
+    async with open_bench(tmp_path) as bench:
+        await wait_all_tasks_blocked()
+        assert bench.session.completed
+        for number in range(3):
+            assert (await bench.message(f"{number}"))["status"] == "running"
+        seen: set[str] = set()
+        while bench.types.count("turn_completed") < 4:
+            seen.add(bench.session.status)
+            await trio.lowlevel.checkpoint()
+        assert (seen, bench.session.status) == ({"running"}, "idle")
 
 
 async def test_a_new_declaration_is_told_to_every_link_and_recorded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The runtime `process` with real programs: what they are given, what is heard of them, and that none is left.
+"""Real programs of this host: what they are given, what is heard of them, and that none is left.
 
 HAZARDS T20 (arguments), G9 (bounds), G10 (nothing leaks).
 """
@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 import trio
 
-from oubliette.agents import process
-from oubliette.agents.environment import agent_environment
-from oubliette.agents.process import MAX_COMPLAINT, MAX_LINE, run_process
+from oubliette.agents import base, process
+from oubliette.agents.process import MAX_COMPLAINT, MAX_LINE, run_lines
+from oubliette.runtimes.process import ProcessSandbox
+from tests.helpers.runtimes import make_room
 from tests.helpers.waiting import LIMIT, is_running, until_gone
-
-PATH = {"PATH": os.environ["PATH"]}
 
 
 class Program:
     """A program under way or done: its lines so far, and how it ended."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, sandbox: ProcessSandbox) -> None:
+        self.sandbox = sandbox
+        self.folder = Path(sandbox.place.workspace)
         self.lines: list[str] = []
         self.exit_code: int | None = None
         self.complaint = ""
@@ -37,11 +37,10 @@ class Program:
         self.lines.append(line)
         self.heard.set()
 
-    async def run(self, *argv: str, stdin: bytes = b"", environment: Mapping[str, str] = PATH) -> None:
+    async def run(self, *argv: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> None:
+        what = base.Program(argv=argv, environment=environment or {})
         with trio.fail_after(LIMIT):
-            self.exit_code, self.complaint = await run_process(
-                argv, folder=self.folder, environment=environment, stdin=stdin, on_line=self.hear
-            )
+            self.exit_code, self.complaint = await run_lines(self.sandbox, what, stdin, self.hear)
 
     async def sh(self, script: str, **more: Any) -> None:
         await self.run("sh", "-c", script, **more)
@@ -50,7 +49,7 @@ class Program:
 @pytest.fixture
 def program(tmp_path: Path) -> Iterator[Program]:
     before = open_files()
-    yield Program(tmp_path)
+    yield Program(ProcessSandbox(make_room(tmp_path)))
     assert open_files() == before, "files were left open"
 
 
@@ -125,13 +124,11 @@ async def test_its_environment_is_what_it_is_given(program: Program, monkeypatch
     """HAZARDS T18, T19: nothing of the daemon's own environment but what is named."""
     monkeypatch.setenv("OUBLIETTE_TOKEN", "oub_canary")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "canary")
-    environment = agent_environment(
-        session_id="ses_1", project_id="default", folder=program.folder, socket=Path("/run/relay.sock")
-    )
-    await program.run("env", environment=environment)
+    await program.run("env", environment={"OUBLIETTE_PROJECT_ID": "nearer", "KEY": "a=b c"})
     found = dict(line.split("=", 1) for line in program.lines)
+    wanted = {**program.sandbox.place.variables, "OUBLIETTE_PROJECT_ID": "nearer", "KEY": "a=b c"}
     assert "canary" not in "".join(found.values())
-    assert found | {"PWD": "", "_": "", "SHLVL": ""} == environment | {"PWD": "", "_": "", "SHLVL": ""}
+    assert found | {"PWD": "", "_": "", "SHLVL": ""} == wanted | {"PWD": "", "_": "", "SHLVL": ""}
 
 
 async def test_an_argument_stays_one_argument(program: Program) -> None:
@@ -152,7 +149,8 @@ async def test_what_cannot_be_started_raises(program: Program) -> None:
     ):
         with pytest.raises(error):
             await program.run(*argv)
-    program.folder = program.folder / "missing"
+    (program.folder / "plain").unlink()
+    program.folder.rmdir()
     with pytest.raises(FileNotFoundError):
         await program.run("true")
 
@@ -246,8 +244,51 @@ async def test_a_listener_that_is_slow_is_waited_for(program: Program) -> None:
 
 
 async def test_many_at_once(program: Program) -> None:
-    programs = [Program(program.folder) for _ in range(20)]
+    programs = [Program(program.sandbox) for _ in range(20)]
     async with trio.open_nursery() as nursery:
         for number, one in enumerate(programs):
             nursery.start_soon(one.sh, f"echo {number}; exit {number}")
     assert [(one.lines, one.exit_code) for one in programs] == [([str(number)], number) for number in range(20)]
+
+
+async def test_it_is_started_by_the_main_thread(program: Program) -> None:
+    """PR_SET_PDEATHSIG is sent when the thread ends that forked; one of trio's cache ends after 10 s of idleness."""
+    script = "import os, time; os.write(1, b'%d' % os.getpid()); time.sleep(1000)"
+    what = base.Program(argv=(sys.executable, "-c", script))
+    async with program.sandbox.start(what) as running:
+        with trio.fail_after(LIMIT):
+            said = await running.stdout.receive_some(100)
+        assert int(said) in children_of_main_thread()
+
+
+def children_of_main_thread() -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()]
+
+
+async def test_what_a_block_raises_comes_out_as_it_is(program: Program) -> None:
+    with pytest.raises(LookupError, match="mine"):
+        async with program.sandbox.start(base.Program(argv=("sleep", "1000"))):
+            raise LookupError("mine")
+
+
+async def test_two_may_wait_for_one_program(program: Program) -> None:
+    codes: list[int] = []
+
+    async def wait(running: base.Running) -> None:
+        codes.append(await running.wait())
+
+    async with program.sandbox.start(base.Program(argv=("sh", "-c", "echo bad >&2; exit 3"))) as running:
+        with trio.fail_after(LIMIT):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait, running)
+                nursery.start_soon(wait, running)
+        assert running.complaint == "bad"
+    assert codes == [3, 3]
+
+
+async def test_a_program_may_be_left_while_it_runs(program: Program) -> None:
+    async with program.sandbox.start(base.Program(argv=("sh", "-c", "sleep 1000 & echo $$ $!; wait"))) as running:
+        with trio.fail_after(LIMIT):
+            parent, child = map(int, (await running.stdout.receive_some(100)).split())
+    assert_reaped(parent)
+    await until_gone(child)

@@ -127,7 +127,7 @@ async def test_a_list_has_the_same_order_whatever_the_order_of_the_declarations(
             await link.configure(*names)
             await agent.ask_stateless(1, "tools/list")
             orders.append([tool["name"] for tool in (await agent.receive())["result"]["tools"]])
-        assert orders == [["ant_a", "ant_b", "project_list"]] * 2
+        assert orders == [["ant_a", "ant_b", "project_list", "session_message"]] * 2
 
 
 async def _outcome(result: Any) -> dict[str, Any]:

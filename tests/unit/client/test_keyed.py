@@ -247,8 +247,11 @@ async def test_a_lost_link_ends_a_call_in_words(autojump_clock: MockClock) -> No
 async def test_the_clients_own_tools_are_there_before_the_daemon(autojump_clock: MockClock) -> None:
     async with client() as (agent, daemon):
         await agent.ask(1, "tools/list")
-        [tool] = (await agent.receive())["result"]["tools"]
-        assert (tool["name"], tool["annotations"]["readOnlyHint"]) == ("project_list", True)
+        tools = (await agent.receive())["result"]["tools"]
+        assert [(tool["name"], tool["annotations"]["readOnlyHint"]) for tool in tools] == [
+            ("session_message", False),
+            ("project_list", True),
+        ]
         link = await daemon.accept()
         projects = {"projects": [{"project_id": "default"}]}
         for id, arguments in enumerate(({}, None, {"x": 1})):

@@ -18,6 +18,7 @@ from oubliette.link.connection import WRITE_SECONDS
 from oubliette.protocol.lines import ENVELOPE_ALLOWANCE
 from tests.helpers.link import AgentLink
 from tests.helpers.link_bench import MAX_BYTES, LinkBench, open_link_bench
+from tests.helpers.packs import packs_of
 
 
 async def assert_usable(bench: LinkBench, link: AgentLink, id: Any = "usable") -> None:
@@ -439,7 +440,9 @@ async def test_a_client_that_sends_and_does_not_read_takes_no_memory(tmp_path: P
 
 
 async def test_the_configs_come_first(tmp_path: Path) -> None:
-    async with open_link_bench(tmp_path, {"name": "send", "extra": 1, "timeout_seconds": 5}, "get") as bench:
+    nothing = packs_of(allowed=[])
+    tools = [{"name": "send", "extra": 1, "timeout_seconds": 5}, "get"]
+    async with open_link_bench(tmp_path, *tools, packs=nothing) as bench:
         link = await bench.connect()
         assert link.configs == [
             {

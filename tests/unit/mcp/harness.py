@@ -113,7 +113,7 @@ class Asker:
     async def ask(self, method: str, *, id: Any = 1, options: Mapping[str, Any] | None = None, **params: Any) -> Any:
         """Returns the whole response to a request."""
         message = message_of(method, id=id, **params)
-        answer = held.answer if methods.holds(message) else methods.answer
+        answer = held.answer if methods.holds(message, self.domain.services) else methods.answer
         return json.loads((await answer(self.exchange(id=id, **(options or {})), message)).text)
 
     async def result(self, method: str, **params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`completion/complete`, `prompts/list` and `prompts/get`, of which the daemon has none of its own so far."""
+"""`completion/complete`, `prompts/list` and `prompts/get`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from oubliette.mcp import completion
-from oubliette.mcp.prompts import PROMPTS, Prompt
+from oubliette.mcp import completion, prompts
+from oubliette.mcp.prompts import Prompt
 from oubliette.mcp.resources import RESOURCES
 from tests.helpers.domain import STRANGER
 from tests.unit.mcp.harness import Asker, open_asker, open_legacy_asker
@@ -34,7 +34,7 @@ GREETING = Prompt(
 
 @pytest.fixture
 def greeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PROMPTS, "greet", GREETING)
+    monkeypatch.setattr(prompts, "offered", lambda services: {"greet": GREETING})
 
 
 def completing(ref: Any, name: str = "id", value: str = "") -> dict[str, Any]:
