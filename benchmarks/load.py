@@ -1,6 +1,6 @@
 """The load of a benchmark: the systems under test, and two processes that make agents and callers of them.
 
-`measure` starts one system, the callers (`benchmarks.callers`) and the agents (`benchmarks.agents`), each a process of
+`measure` starts one system, the callers (`benchmarks.callers`) and the agents (`benchmarks.links`), each a process of
 its own, and returns what the agents saw in one window. The load is the same code for every system. It is a closed
 loop, sessions × calls in flight, each answer followed at once by the next call, unless a `Level` gives a rate.
 """
@@ -19,9 +19,9 @@ from typing import Final, Literal
 import msgspec
 import trio
 
-from benchmarks.agents import DRAIN_SECONDS, AgentPlan, AgentReport
 from benchmarks.callers import CallerPlan, CallerReport
 from benchmarks.doors import Started
+from benchmarks.links import DRAIN_SECONDS, AgentPlan, AgentReport
 from benchmarks.process import Lines, running
 
 # An import of the SDK takes seconds on a machine that has not run it before.
@@ -136,7 +136,7 @@ class Load:
 @asynccontextmanager
 async def load() -> AsyncIterator[Load]:
     """Runs the load processes for the length of the block. They start while the system under test does."""
-    async with load_process("benchmarks.callers") as callers, load_process("benchmarks.agents") as agents:
+    async with load_process("benchmarks.callers") as callers, load_process("benchmarks.links") as agents:
         yield Load(callers, agents)
 
 

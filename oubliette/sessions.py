@@ -175,13 +175,18 @@ class Sessions:
         session.check_open()
         session.check_line(interrupt=interrupt)
         if declaration is not None:
-            for one in session.descendants:
-                one.declare(declaration)
-                self._records.post_session(one.record)
+            self._declare_beneath(session, declaration)
             session.declare(declaration)
             # Records are written in order: when this one is, those of the descendants are.
             await self._records.save_session(session.record)
         return session.message(text, interrupt=interrupt)
+
+    def _declare_beneath(self, parent: Session, declaration: Declaration) -> None:
+        for session in parent.descendants:
+            session.declare(declaration)
+            # One that is being started is recorded by who starts it, or not at all.
+            if session.socket is not None:
+                self._records.post_session(session.record)
 
     async def end(self, session: Session, reason: EndReason = "ended") -> None:
         """Ends a session with its descendants and returns when that is recorded; one that has ended is left alone."""

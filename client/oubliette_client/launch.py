@@ -25,9 +25,11 @@ import os
 import selectors
 import signal
 import sys
-from typing import Final, NamedTuple
 
-from oubliette_client.carry import Carrier, note
+from oubliette_client.carry import TYPE_CHECKING, Carrier, note
+
+if TYPE_CHECKING:
+    from typing import Final
 
 PROXY_PORT: Final = 3128
 PASSED_ON: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -47,12 +49,13 @@ class UsageError(Exception):
     """The command line cannot be understood."""
 
 
-class Order(NamedTuple):
-    """What the command line asks for. (A dataclass would double the time to load.)"""
+class Order:
+    """What the command line asks for. (A dataclass would double the time to load, and a named tuple add to it.)"""
 
-    program: list[str]
-    model: str = ""
-    forwards: tuple[tuple[str, int], ...] = ()
+    def __init__(self, program: list[str], model: str = "", forwards: tuple[tuple[str, int], ...] = ()) -> None:
+        self.program = program
+        self.model = model
+        self.forwards = forwards
 
 
 def parse(arguments: list[str]) -> Order:
@@ -74,7 +77,7 @@ def parse(arguments: list[str]) -> Order:
             forwards.append(_address(value))
     if not rest:
         raise UsageError("there is no program to run")
-    return Order(program=rest, model=model, forwards=tuple(forwards))
+    return Order(rest, model, tuple(forwards))
 
 
 def _address(text: str) -> tuple[str, int]:

@@ -125,6 +125,8 @@ class _Process:
 
     async def _send(self, line: bytes) -> None:
         async with self._writing:
+            if self._scope.cancel_called:
+                return
             try:
                 await self._stdin.send_all(line + b"\n")
             except (trio.BrokenResourceError, trio.ClosedResourceError):

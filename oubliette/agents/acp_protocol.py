@@ -15,14 +15,23 @@ from msgspec import Raw, Struct
 from oubliette import __version__
 from oubliette.agents.base import ToolOutcome, ToolUse
 from oubliette.agents.process import oversized_note
-from oubliette.agents.profile import MAX_CALLS, MAX_LINE, MAX_MESSAGE, SERVER, Calls, Said, Used, is_ours, used
+from oubliette.agents.profile import (
+    MAX_CALLS,
+    MAX_LINE,
+    MAX_MESSAGE,
+    MAX_REASON,
+    SERVER,
+    Calls,
+    Said,
+    Used,
+    is_ours,
+    used,
+)
 from oubliette.protocol import jsonrpc
 
 PROTOCOL_VERSION: Final = 1
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
-# Of an agent's error, as much is told.
-_MAX_REASON: Final = 2000
 
 _ABSENT: Final = (b"", b"null")
 _encode: Final = msgspec.json.Encoder().encode
@@ -95,10 +104,11 @@ class Update(Struct, frozen=True):
 
 
 # What is told in the place of a line that is too long.
+LEFT_OUT_NOTE: Final = oversized_note(MAX_LINE)
 LEFT_OUT: Final = Update(
     kind="agent_message_chunk",
     message_id="left out",
-    content=Raw(_encode({"type": "text", "text": oversized_note(MAX_LINE)})),
+    content=Raw(_encode({"type": "text", "text": LEFT_OUT_NOTE})),
 )
 
 
@@ -198,7 +208,7 @@ def _in_words(raw: Raw) -> str:
         return ""
     error = read(_Error, raw) or _Error()
     details = "" if bytes(error.data) in _ABSENT else bytes(error.data).decode(errors="replace")
-    return " ".join(filter(None, (error.message or "an error", details)))[:_MAX_REASON]
+    return " ".join(filter(None, (error.message or "an error", details)))[:MAX_REASON]
 
 
 def read(kind: type[T], raw: Raw) -> T | None:
@@ -292,7 +302,7 @@ class TurnUpdates:
         title = update.title or title
         is_over = update.status in ("completed", "failed")
         if update.call not in self._calls and (is_over or update.status == "in_progress"):
-            yield self._calls.begin(update.call, title, arguments)
+            yield self._calls.begin(update.call, title or "a tool", arguments)
         elif update.call not in self._calls and len(self._pending) < MAX_CALLS:
             self._pending[update.call] = (title, arguments)
         if is_over:

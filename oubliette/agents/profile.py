@@ -39,6 +39,8 @@ TOOL_SECONDS: Final = 24 * 3600
 MAX_LINE: Final = 8 * 1024 * 1024
 # Of a longer text the beginning is told, with a note: events stay in memory.
 MAX_MESSAGE: Final = 256 * 1024
+# Of the reason of a failure, as much is told.
+MAX_REASON: Final = 2000
 # Tool calls under way whose names are remembered. Agents run a handful; a stream that never ends them is not ours.
 MAX_CALLS: Final = 1000
 # Of output that is no JSON, as much of the last line is told.
@@ -241,11 +243,12 @@ class _Hearing:
     def result(self, exit_code: int, complaint: str) -> TurnResult:
         """How the turn went, by what the process said of it and how it ended."""
         answer = self._last if self._end.answer is None else self._end.answer
+        failure = self._end.failure[:MAX_REASON]
         return TurnResult(
             text=cut(answer),
             usage=dict(self._usage) or None,
-            exit_code=exit_code or int(bool(self._end.failure)),
-            complaint="\n".join(filter(None, (self._end.failure, complaint, self._strays_in_words))),
+            exit_code=exit_code or int(bool(failure)),
+            complaint="\n".join(filter(None, (failure, complaint, self._strays_in_words))),
         )
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,10 +19,12 @@ from oubliette.cli.places import default_data_dir
 from oubliette.cli.show import visible
 from oubliette.config import Config
 from oubliette.errors import OublietteError
+from oubliette.runtimes.base import Kind, Settings
 from oubliette.runtimes.bubblewrap import BubblewrapRuntime
 from oubliette.runtimes.choose import STRENGTH, examine_all
 from oubliette.runtimes.configured import BUNDLES, commands, settings_of
-from oubliette.runtimes.mends import NO_GROUP
+from oubliette.runtimes.container import ContainerRuntime
+from oubliette.runtimes.mends import NO_GROUP, Lack, of_runc
 from oubliette.runtimes.trial import Examined
 
 _PACKAGES: Final = {
@@ -45,13 +47,26 @@ def doctor_command(config_path: Path | None, data_dir: Path | None) -> None:
         settings = config.load(config_path, environ=os.environ, overrides={})
         log.setup("error", settings.log.format)
         with _bundle(data_dir or default_data_dir()) as (folder, made):
-            found = trio.run(examine_all, STRENGTH, settings_of(settings, folder, made))
+            found, notes = trio.run(_look, settings_of(settings, folder, made))
     except (ConfigError, OublietteError) as error:
         raise click.ClickException(str(error)) from None
-    for line in report(settings, found):
+    for line in report(settings, found, notes):
         click.echo(visible(line))
     if not _works(settings, found):
         raise SystemExit(_CANNOT_RUN)
+
+
+async def _look(settings: Settings) -> tuple[list[Examined], dict[Kind, Lack]]:
+    """Returns what is known of each kind of runtime, and what is to be said of some that work."""
+    found = await examine_all(STRENGTH, settings)
+    notes: dict[Kind, Lack] = {}
+    for one in found:
+        note = of_runc(await one.runtime.maker()) if isinstance(one.runtime, ContainerRuntime) else None
+        if isinstance(one.runtime, BubblewrapRuntime) and one.runtime.groups.missing:
+            note = NO_GROUP
+        if note is not None:
+            notes[one.kind] = note
+    return found, notes
 
 
 @contextmanager
@@ -64,17 +79,17 @@ def _bundle(data_dir: Path) -> Iterator[tuple[Path, Path]]:
         yield Path(folder), bundle.ensure(Path(folder, BUNDLES))
 
 
-def report(settings: Config, found: list[Examined]) -> Iterator[str]:
+def report(settings: Config, found: list[Examined], notes: Mapping[Kind, Lack]) -> Iterator[str]:
     """Yields the lines of what was found."""
     yield f"configuration: {settings.source or 'the defaults'}"
     yield f"runtime.kind: {settings.runtime.kind}{_taken(settings, found)}"
     for one in found:
-        yield from _of_runtime(one)
+        yield from _of_runtime(one, notes.get(one.kind))
     yield from _of_network(settings)
     yield from _of_agents(settings, found)
 
 
-def _of_runtime(one: Examined) -> Iterator[str]:
+def _of_runtime(one: Examined, note: Lack | None) -> Iterator[str]:
     if one.lacks is not None:
         yield f"  {one.kind}: does not work: {one.lacks.why}"
         if one.lacks.mend:
@@ -83,8 +98,9 @@ def _of_runtime(one: Examined) -> Iterator[str]:
         yield f"  {one.kind}: works"
         for warning in one.runtime.warnings:
             yield f"    but {warning}"
-        if isinstance(one.runtime, BubblewrapRuntime) and one.runtime.groups.missing:
-            yield f"    mend: {NO_GROUP.mend}"
+        if note is not None:
+            yield f"    but {note.why}"
+            yield f"    mend: {note.mend}"
 
 
 def _of_network(settings: Config) -> Iterator[str]:

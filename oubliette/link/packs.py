@@ -45,35 +45,32 @@ class SessionPacks:
     @property
     def config(self) -> bytes:
         """The notification that tells a client of the tools. What does not fit into a line is left out, and logged."""
+        aliases = [alias for alias in self._packs.offer.settings.config.aliases if self._find(alias) is not None]
         entries: list[Raw] = []
-        size = 0
+        size = sum(map(len, aliases))
         for entry in self._entries():
             size += len(bytes(entry)) + 1
             if size > MAX_CONFIG_BYTES:
                 log.error("there are more pack tools than a line takes", session=self._session.id, told=len(entries))
                 break
             entries.append(entry)
-        return link.pack_tools_config(entries, self._aliases())
-
-    def _aliases(self) -> list[str]:
-        offer, allowed, own = self._packs.offer, self._allowed, self._ot
-        targets = {alias: offer.find(alias) for alias in offer.settings.config.aliases}
-        return [
-            alias
-            for alias, tool in targets.items()
-            if (tool is not None and tool.pack in allowed) or offer.target(alias) in own
-        ]
+        return link.pack_tools_config(entries, aliases)
 
     def begin(self, name: str, arguments: Raw, progress: Progress) -> Callable[[], Awaitable[bytes]]:
         """Returns the work that a call is. Raises `NotFound` for what is not offered ("is -32005")."""
-        declared = self._ot.get(self._packs.offer.target(name))
-        if declared is not None:
-            return partial(self._run, declared.identity, partial(self._show, declared, arguments))
-        tool = self._packs.offer.find(name)
-        if tool is None or tool.pack not in self._allowed:
+        tool = self._find(name)
+        if tool is None:
             known = ", ".join(nearest(name, [*self._ot, *(tool.identity for tool in self._tools())]))
             raise NotFound(f"there is no tool {name[:QUOTED]!r} for this agent; nearest: {known}", field="name")
-        return partial(self._run, tool.identity, partial(tool.call, arguments, progress))
+        if isinstance(tool, PackTool):
+            return partial(self._run, tool.identity, partial(tool.call, arguments, progress))
+        return partial(self._run, tool.identity, partial(self._show, tool, arguments))
+
+    def _find(self, name: str) -> AnyTool | PackTool | None:
+        """Returns what is offered by this identity, MCP name or alias."""
+        offer = self._packs.offer
+        tool = self._ot.get(offer.target(name)) or offer.find(name)
+        return None if isinstance(tool, PackTool) and tool.pack not in self._allowed else tool
 
     @property
     def _allowed(self) -> Collection[str]:

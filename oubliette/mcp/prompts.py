@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from ot_pack.nearest import nearest
 from ot_pack.snippets import MISSING, Param, Snippet, SnippetError, expand
 from oubliette.errors import InvalidParams
 from oubliette.mcp.envelope import params_of
@@ -16,6 +17,7 @@ from oubliette.mcp.exchange import Exchange
 from oubliette.protocol.jsonrpc import Message
 from oubliette.protocol.mcp import GetPromptParams
 from oubliette.protocol.mcp_results import list_result
+from oubliette.relay import QUOTED
 from oubliette.toolbox.call import Services
 
 
@@ -36,8 +38,7 @@ async def get_prompt(exchange: Exchange, message: Message) -> bytes:
     """Answers `prompts/get`. Raises `InvalidParams` for an unknown prompt, and for arguments that are not its own."""
     params = params_of(GetPromptParams, message)
     prompt = find(exchange.services, params.name)
-    _check(prompt, params)
-    described = {"description": prompt.entry["description"]} if "description" in prompt.entry else {}
+    described = _described(prompt.entry.get("description", ""))
     return msgspec.json.encode({**described, "messages": prompt.messages(params.arguments)})
 
 
@@ -45,7 +46,8 @@ def find(services: Services, name: str) -> Prompt:
     """Returns a prompt. Raises `InvalidParams` (MCP, prompts, "Error Handling": "Invalid prompt name: -32602")."""
     prompts = offered(services)
     if name not in prompts:
-        raise InvalidParams(f"unknown prompt {name!r}; there are: {', '.join(prompts) or 'none'}", field="name")
+        known = ", ".join(nearest(name, prompts)) or "none"
+        raise InvalidParams(f"unknown prompt {name[:QUOTED]!r}; there are: {known}", field="name")
     return prompts[name]
 
 
@@ -55,27 +57,21 @@ def offered(services: Services) -> Mapping[str, Prompt]:
     return {name: _prompt(snippet) for name, snippet in snippets.items()}
 
 
-def _check(prompt: Prompt, params: GetPromptParams) -> None:
-    declared = {argument["name"]: argument for argument in prompt.entry.get("arguments", [])}
-    for name, argument in declared.items():
-        if argument.get("required") and name not in params.arguments:
-            raise InvalidParams(f"the prompt {params.name!r} needs the argument {name!r}", field="arguments")
-    for name in params.arguments.keys() - declared.keys():
-        known = ", ".join(declared) or "none"
-        raise InvalidParams(f"the prompt {params.name!r} has no argument {name!r}; it has: {known}", field="arguments")
-
-
 def _prompt(snippet: Snippet) -> Prompt:
     arguments = [_argument(name, param) for name, param in snippet.params.items()]
     return Prompt(
-        entry={"name": snippet.name, "description": snippet.description, "arguments": arguments},
+        entry={"name": snippet.name, **_described(snippet.description), "arguments": arguments},
         messages=partial(_messages, snippet),
         complete=partial(_complete, snippet),
     )
 
 
 def _argument(name: str, param: Param) -> dict[str, Any]:
-    return {"name": name, "description": param.description, "required": param.default is MISSING}
+    return {"name": name, **_described(param.description), "required": param.default is MISSING}
+
+
+def _described(description: str) -> dict[str, str]:
+    return {"description": description} if description else {}
 
 
 def _messages(snippet: Snippet, values: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -90,5 +86,5 @@ def _complete(snippet: Snippet, argument: str, begun: str) -> list[str]:
     """What the configuration says of an argument is what may be offered for it."""
     param = snippet.params.get(argument)
     known = [] if param is None else [param.example, param.default]
-    values = [str(value) for value in known if value is not MISSING]
+    values = [str(value) for value in known if value is not MISSING and value is not None]
     return [value for value in dict.fromkeys(values) if value.startswith(begun)]

@@ -77,7 +77,7 @@ class Group:
             _kill(folder)
             with suppress(FileNotFoundError):
                 try:
-                    folder.rmdir()
+                    _remove_folder(folder)
                 except OSError:
                     return False
         return True
@@ -103,13 +103,13 @@ class Groups:
         folders = {controller: parent / name for controller, parent in self._parents.items()}
         try:
             for controller, folder in folders.items():
-                folder.mkdir(exist_ok=True)
+                _make_folder(folder)
                 for file, value in _values(controller, limits, folder):
                     (folder / file).write_text(value)
         except OSError:
             for folder in folders.values():
                 with suppress(OSError):
-                    folder.rmdir()
+                    _remove_folder(folder)
             raise
         return Group(folders)
 
@@ -175,14 +175,14 @@ def _can_make(controller: Controller, parent: Path, prefix: str) -> bool:
     probe = parent / f"{prefix}{secrets.token_hex(6)}"
     try:
         _hand_on(controller, parent)
-        probe.mkdir()
+        _make_folder(probe)
     except OSError:
         return False
     try:
         return any(probe.glob(f"{controller}.*"))
     finally:
         with suppress(OSError):
-            probe.rmdir()
+            _remove_folder(probe)
 
 
 def _hand_on(controller: Controller, parent: Path) -> None:
@@ -192,7 +192,7 @@ def _hand_on(controller: Controller, parent: Path) -> None:
         return
     if (parent / "cgroup.procs").read_text().split() == [str(os.getpid())]:
         # "No internal processes" (cgroups(7)): a daemon to which this group was delegated moves out of the way.
-        (parent / _LEAF).mkdir(exist_ok=True)
+        _make_folder(parent / _LEAF)
         (parent / _LEAF / "cgroup.procs").write_text(str(os.getpid()))
     handed_on.write_text(f"+{controller}")
 
@@ -218,6 +218,14 @@ def _values(controller: Controller, limits: Limits, folder: Path) -> Iterator[tu
     for file, value in wanted[controller]:
         if (folder / file).exists():
             yield file, str(value)
+
+
+def _make_folder(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+
+
+def _remove_folder(folder: Path) -> None:
+    folder.rmdir()
 
 
 def _kill(folder: Path) -> None:

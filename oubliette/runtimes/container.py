@@ -61,6 +61,10 @@ class ContainerRuntime:
     async def clean(self) -> None:
         await remove_left(self.name, self.settings.data_dir, self.running)
 
+    async def maker(self) -> str:
+        """Returns what makes its containers, and the version, as the engine says it."""
+        return (await ask(engine.version_command(self.name), _PATIENCE)).text
+
     async def has_run_out_of_memory(self, name: str) -> bool:
         answer = await ask(engine.oom_command(self.name, name), _PATIENCE)
         return answer.text.strip() == "true"

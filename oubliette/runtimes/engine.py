@@ -111,6 +111,13 @@ def oom_command(engine: Name, name: str) -> list[str]:
     return [engine, "inspect", "--type=container", "--format", "{{.State.OOMKilled}}", name]
 
 
+def version_command(engine: Name) -> list[str]:
+    """Returns what prints with which program, in which version, an engine makes containers."""
+    if engine == "podman":
+        return [engine, "info", "--format", "{{.Host.OCIRuntime.Version}}"]
+    return [engine, "version", "--format", "{{range .Server.Components}}{{.Name}} {{.Version}}{{println}}{{end}}"]
+
+
 def checked_image(image: str) -> str:
     """Returns an image's name. Raises `ValueError` for what an engine could read as something else."""
     if not _IMAGE.fullmatch(image):

@@ -20,6 +20,8 @@ _NAMESPACE_SETTINGS: Final = (
     ("user.max_user_namespaces", "0", "15000"),
 )
 _ERROR: Final = re.compile(r"error|cannot|denied|fail", re.IGNORECASE)
+_RUNC: Final = re.compile(r"runc(?: version)? v?([0-9]+)\.([0-9]+)\.([0-9]+)")
+_RUNC_FIXED: Final = ((1, 2, 8), (1, 3, 3))
 _CONTAINERS_CONF: Final = "/etc/containers/containers.conf"
 
 
@@ -71,6 +73,21 @@ def of_engine(kind: Kind, image: str, complaint: str) -> Lack:
         if any(sign in said for sign in signs):
             return Lack(why=_reason(complaint), mend=mend)
     return Lack(why=_reason(complaint), mend="")
+
+
+def of_runc(said: str) -> Lack | None:
+    """Returns what is wrong with the version of runc that `said` names; nothing with another program.
+
+    HAZARDS T38: CVE-2025-31133, CVE-2025-52565 and CVE-2025-52881 led out of containers.
+    """
+    match = _RUNC.search(said)
+    if match is None:
+        return None
+    version = tuple(map(int, match.groups()))
+    if version >= next((fixed for fixed in _RUNC_FIXED if fixed[:2] == version[:2]), _RUNC_FIXED[0]):
+        return None
+    why = f"runc {'.'.join(match.groups())} is older than 1.2.8 and 1.3.3, which closed three ways out of a container"
+    return Lack(why=why, mend="apt upgrade runc; Debian's security updates have the fixes under older numbers")
 
 
 def shortcomings(said: str) -> tuple[str, ...]:

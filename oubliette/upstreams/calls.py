@@ -88,11 +88,7 @@ def _refused(problem: str) -> InvalidParams:
 
 
 class _Rising:
-    """Passes progress on that is progress.
-
-    MCP: "The progress value MUST increase with each notification". The SDK hands each to a task of its own, and those
-    may overtake one another.
-    """
+    """Passes progress on that is progress. MCP: "The progress value MUST increase with each notification"."""
 
     def __init__(self, listener: ProgressListener) -> None:
         self._listener = listener

@@ -90,7 +90,13 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class Connection(Protocol):
-    """A server with which a session is agreed. Its methods may be called by several tasks at once."""
+    """A server with which a session is agreed. Its methods may be called by several tasks at once.
+
+    `began_with_handshake` says whether that took `initialize`, as the revisions before 2026-07-28 do.
+    """
+
+    @property
+    def began_with_handshake(self) -> bool: ...
 
     async def list_tools(self, cursor: str | None) -> Page:
         """Returns the first page of its tools, or the one at `cursor`. Raises RemoteError."""

@@ -37,7 +37,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from oubliette.upstreams.connection import Fate, ServerConfig
 from oubliette.upstreams.http_client import Events, body_of, events_of, is_stream, open_client, why
 from oubliette.upstreams.liveness import Liveness
-from oubliette.upstreams.messages import Exact, UnreadableError, read_untrusted, write
+from oubliette.upstreams.messages import Ledger, UnreadableError, read_untrusted, write
 
 # In seconds. Of a notification and of an answer to the server.
 ASIDE_SECONDS: Final = 5.0
@@ -59,7 +59,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 
 @asynccontextmanager
-async def open_http(config: ServerConfig, fate: Fate, exact: Exact) -> AsyncIterator[tuple[Streams, Liveness]]:
+async def open_http(config: ServerConfig, fate: Fate, ledger: Ledger) -> AsyncIterator[tuple[Streams, Liveness]]:
     """Yields the streams that a session of the SDK runs on, and what is known of the server's life.
 
     `fate` ends where nobody answers and where the session was forgotten. Leaving it ends the session on the server,
@@ -71,7 +71,7 @@ async def open_http(config: ServerConfig, fate: Fate, exact: Exact) -> AsyncIter
     liveness = Liveness(url.host, url.port or (443 if url.scheme == "https" else 80), fate)
     with into, incoming, outgoing, out_of:
         async with open_client(url, config.headers) as client:
-            transport = HttpTransport(client, url, into, fate=fate, liveness=liveness, exact=exact)
+            transport = HttpTransport(client, url, into, fate=fate, liveness=liveness, ledger=ledger)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(transport.run, out_of)
                 try:
@@ -92,14 +92,14 @@ class HttpTransport:
         *,
         fate: Fate,
         liveness: Liveness,
-        exact: Exact,
+        ledger: Ledger,
     ) -> None:
         self._client = client
         self._url = url
         self._into = into
         self._fate = fate
         self._liveness = liveness
-        self._exact = exact
+        self._ledger = ledger
         self._session_id = self._version = ""
         self._under_way: dict[RequestId, trio.CancelScope] = {}
 
@@ -118,13 +118,13 @@ class HttpTransport:
     async def _send(self, message: SessionMessage, nursery: trio.Nursery) -> None:
         content, headers = message.message, self._headers_for(message)
         if isinstance(content, JSONRPCRequest):
-            nursery.start_soon(self._exchange, content, write(message), headers)
+            nursery.start_soon(self._exchange, content, headers)
         elif isinstance(content, JSONRPCNotification) and content.method == "notifications/initialized":
             # "The client MUST" have sent it before anything that follows.
-            await self._tell(write(message), headers)
+            await self._tell(content, headers)
             nursery.start_soon(self._listen)
         elif not self._ends_exchange(content):
-            nursery.start_soon(self._tell, write(message), headers)
+            nursery.start_soon(self._tell, content, headers)
 
     def _ends_exchange(self, content: JSONRPCMessage) -> bool:
         """Whether a notice that a request was cancelled is said by closing its stream, as MCP 2026-07-28 has it."""
@@ -152,20 +152,20 @@ class HttpTransport:
 
     # One request
 
-    async def _exchange(self, request: JSONRPCRequest, body: bytes, headers: dict[str, str]) -> None:
+    async def _exchange(self, request: JSONRPCRequest, headers: dict[str, str]) -> None:
         with trio.CancelScope() as scope:
             self._under_way[request.id] = scope
             try:
-                await self._post(request, body, headers)
+                await self._post(request, headers)
             except UnreadableError as error:
                 await self._fail(request, INTERNAL_ERROR, f"it sent {error}")
             finally:
                 del self._under_way[request.id]
 
-    async def _post(self, request: JSONRPCRequest, body: bytes, headers: dict[str, str]) -> None:
+    async def _post(self, request: JSONRPCRequest, headers: dict[str, str]) -> None:
         events = Events()
         try:
-            async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+            async with self._client.stream("POST", self._url, content=write(request), headers=headers) as response:
                 if request.method == "initialize":
                     self._session_id = response.headers.get(SESSION_ID, "")
                 is_answered = await self._read(request, response, events)
@@ -183,7 +183,7 @@ class HttpTransport:
             await self._refuse(request, response)
         elif is_stream(response):
             return await self._follow(request, response, events)
-        elif not await self._answer(request, read_untrusted(await body_of(response), self._exact)):
+        elif not await self._answer(request, read_untrusted(await body_of(response), self._ledger)):
             await self._fail(request, INTERNAL_ERROR, "it sent no answer")
         return True
 
@@ -193,7 +193,7 @@ class HttpTransport:
             # MCP, "Session Management": "When a client receives HTTP 404 in response to a request containing an
             # Mcp-Session-Id, it MUST start a new session".
             self._fate.end("it has forgotten the session")
-        message = read_untrusted(await body_of(response), self._exact)
+        message = read_untrusted(await body_of(response), self._ledger)
         if not isinstance(message, JSONRPCError) or not await self._answer(request, message):
             code = METHOD_NOT_FOUND if response.status_code == 404 else INTERNAL_ERROR
             # Also for a redirect: HAZARDS T23.
@@ -206,7 +206,7 @@ class HttpTransport:
         try:
             async with events_of(response, events) as stream:
                 async for data in stream:
-                    message = read_untrusted(data, self._exact)
+                    message = read_untrusted(data, self._ledger)
                     if await self._answer(request, message):
                         return True
                     await self._hand_on(message)
@@ -246,10 +246,10 @@ class HttpTransport:
 
     # What is said besides
 
-    async def _tell(self, body: bytes, headers: dict[str, str]) -> None:
+    async def _tell(self, content: JSONRPCMessage, headers: dict[str, str]) -> None:
         with trio.move_on_after(ASIDE_SECONDS):
             try:
-                async with self._client.stream("POST", self._url, content=body, headers=headers) as response:
+                async with self._client.stream("POST", self._url, content=write(content), headers=headers) as response:
                     if response.status_code >= 300:
                         self._liveness.doubt()
                     await body_of(response)
@@ -257,6 +257,7 @@ class HttpTransport:
                 self._broke(error)
             except UnreadableError:  # an answer without end, to what wants none
                 self._liveness.doubt()
+        self._ledger.leave(content)
 
     async def _listen(self) -> None:
         """Keeps the GET stream open, where the server has one: "MUST either return Content-Type: text/event-stream […]
@@ -278,7 +279,7 @@ class HttpTransport:
         try:
             async with events_of(response, events) as stream:
                 async for data in stream:
-                    await self._hand_on(read_untrusted(data, self._exact))
+                    await self._hand_on(read_untrusted(data, self._ledger))
         except UnreadableError as error:
             self._fate.end(f"it sent {error}")
         finally:

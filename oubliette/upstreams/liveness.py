@@ -36,6 +36,7 @@ class Liveness:
         self._fate = fate
         self._doubt = trio.Event()
         self._next_poll = 0.0
+        self._stood = False
         # How many streams stand over which the server could say something unasked.
         self.standing = 0
 
@@ -46,7 +47,8 @@ class Liveness:
     async def watch(self, ping: Ping | None, poll: Callable[[], None] | None) -> None:
         """Looks after the server until it is cancelled.
 
-        `ping` asks about the session, where there is one; `poll` is called now and then while no stream stands.
+        `ping` asks about the session, where there is one. `poll` is called now and then while no stream stands, and
+        when one has come to stand: there may be changes that nobody heard of.
         """
         self._next_poll = trio.current_time() + POLL_SECONDS
         while True:
@@ -61,11 +63,13 @@ class Liveness:
             self._poll(poll)
 
     def _poll(self, poll: Callable[[], None] | None) -> None:
-        now = trio.current_time()
-        if not self.standing and now < self._next_poll:
-            return
-        self._next_poll = now + POLL_SECONDS
-        if poll is not None and not self.standing:
+        """Where a stream has come to stand, what changed before went unheard."""
+        now, stands = trio.current_time(), self.standing > 0
+        is_due = not self._stood if stands else now >= self._next_poll
+        self._stood = stands
+        if stands or is_due:
+            self._next_poll = now + POLL_SECONDS
+        if is_due and poll is not None:
             poll()
 
     async def _look_at_port(self) -> None:

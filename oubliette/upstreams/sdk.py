@@ -29,7 +29,7 @@ from oubliette import __version__
 from oubliette.upstreams.connection import Attempt, LostError, Page, ProgressListener, RemoteError
 from oubliette.upstreams.http import open_http
 from oubliette.upstreams.liveness import Liveness
-from oubliette.upstreams.messages import Exact
+from oubliette.upstreams.messages import Ledger
 from oubliette.upstreams.stdio import open_stdio
 from oubliette.upstreams.tap import ExactCall, Tap
 
@@ -49,9 +49,9 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 async def connect(attempt: Attempt) -> AsyncIterator[SdkConnection]:
     """Connects to a server and agrees on a revision with it; see `connection.Connect`."""
     info = types.Implementation(name="oubliette", version=__version__)
-    exact = Exact()
-    async with _open(attempt, exact) as (dispatcher, liveness):
-        tap = Tap(dispatcher, exact, attempt)
+    ledger = Ledger()
+    async with _open(attempt, ledger) as (dispatcher, liveness):
+        tap = Tap(dispatcher, ledger, attempt)
         async with ClientSession(dispatcher=tap, client_info=info, message_handler=tap.hear) as session:
             await _agree(session, attempt)
             connection = SdkConnection(session, tap, attempt, liveness)
@@ -74,6 +74,7 @@ class SdkConnection:
         self._tap = tap
         self._attempt = attempt
         self._liveness = liveness
+        self.began_with_handshake = session.initialize_result is not None
         self._is_modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
         capabilities = session.server_capabilities
         self._tools = capabilities.tools if capabilities is not None else None
@@ -99,16 +100,11 @@ class SdkConnection:
 
     async def call(self, tool: str, arguments: bytes, on_progress: ProgressListener) -> bytes:
         """See `connection.Connection`."""
-
-        async def report(progress: float, total: float | None, message: str | None) -> None:
-            await trio.lowlevel.checkpoint()
-            on_progress(progress, total, message)
-
-        call = ExactCall(arguments)
+        call = ExactCall(arguments, on_progress)
         params = types.CallToolRequestParams(name=tool, arguments=_as_sdk_takes(arguments))
         try:
             with call.under_way():
-                await self._session.send_request(types.CallToolRequest(params=params), _Any, progress_callback=report)
+                await self._session.send_request(types.CallToolRequest(params=params), _Any)
         except MCPError as error:
             raise await self._told(error) from None
         except ValidationError:
@@ -172,25 +168,32 @@ def _as_sdk_takes(arguments: bytes) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _open(attempt: Attempt, exact: Exact) -> AsyncIterator[tuple[JSONRPCDispatcher, Liveness | None]]:
+async def _open(attempt: Attempt, ledger: Ledger) -> AsyncIterator[tuple[JSONRPCDispatcher, Liveness | None]]:
     config, fate = attempt.config, attempt.fate
     if config.url:
-        async with open_http(config, fate, exact) as (streams, liveness):
+        async with open_http(config, fate, ledger) as (streams, liveness):
             yield JSONRPCDispatcher(*streams), liveness
     else:
-        async with open_stdio(config, fate, exact) as streams:
+        async with open_stdio(config, fate, ledger) as streams:
             yield JSONRPCDispatcher(*streams), None
 
 
 async def _agree(session: ClientSession, attempt: Attempt) -> None:
     """Agrees on a revision: that of 2026-07-28 where the server has it, else an earlier one."""
     try:
-        if not attempt.prefers_handshake:
-            with suppress(MCPError, RuntimeError, ValidationError):
-                await session.discover()
-                return
+        if not attempt.prefers_handshake and await _has_discovered(session):
+            return
         await session.initialize()
     except MCPError as error:
-        raise RemoteError(error.message, error.code) from None
+        # A server that was slow to start may have answered discovery when nobody waited for it any more.
+        if error.code != types.UNSUPPORTED_PROTOCOL_VERSION or not await _has_discovered(session):
+            raise RemoteError(error.message, error.code) from None
     except (RuntimeError, ValidationError):
         raise RemoteError("it speaks no revision of MCP that is spoken here") from None
+
+
+async def _has_discovered(session: ClientSession) -> bool:
+    with suppress(MCPError, RuntimeError, ValidationError):
+        await session.discover()
+        return True
+    return False

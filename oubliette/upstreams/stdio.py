@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 from oubliette.log import get as get_logger
 from oubliette.protocol.lines import CLOSED, NEED_DATA, LineReader
 from oubliette.upstreams.connection import Fate, RemoteError, ServerConfig
-from oubliette.upstreams.messages import MAX_MESSAGE_BYTES, Exact, UnreadableError, read_untrusted, write
+from oubliette.upstreams.messages import MAX_MESSAGE_BYTES, Ledger, UnreadableError, read_untrusted, write
 from oubliette.upstreams.text import clean_line
 
 # The daemon's environment may hold secrets of its own: a server gets these variables of it, and its own `env`.
@@ -59,7 +59,7 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 
 
 @asynccontextmanager
-async def open_stdio(config: ServerConfig, fate: Fate, exact: Exact) -> AsyncIterator[Streams]:
+async def open_stdio(config: ServerConfig, fate: Fate, ledger: Ledger) -> AsyncIterator[Streams]:
     """Starts the server's process; yields the streams that a session of the SDK runs on.
 
     `fate` ends with the process, with its output, or with a message that cannot be read. Leaving it ends the process
@@ -68,7 +68,7 @@ async def open_stdio(config: ServerConfig, fate: Fate, exact: Exact) -> AsyncIte
     process = await _start(config)
     into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](BACKLOG)
-    pipes = _Pipes(process, fate, exact)
+    pipes = _Pipes(process, fate, ledger)
     try:
         with into, incoming, outgoing, out_of:
             async with trio.open_nursery() as nursery:
@@ -106,10 +106,10 @@ def _cause(error: OSError | ValueError) -> str:
 class _Pipes:
     """The tasks at the three pipes of a process, and at its end."""
 
-    def __init__(self, process: trio.Process, fate: Fate, exact: Exact) -> None:
+    def __init__(self, process: trio.Process, fate: Fate, ledger: Ledger) -> None:
         self._process = process
         self._fate = fate
-        self._exact = exact
+        self._ledger = ledger
         self._output_ended = trio.Event()
 
     async def read(self, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
@@ -130,7 +130,8 @@ class _Pipes:
         try:
             with out_of:
                 async for message in out_of:
-                    await self._process.stdin.send_all(write(message) + b"\n")
+                    await self._process.stdin.send_all(write(message.message) + b"\n")
+                    self._ledger.leave(message.message)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await self._gone("it closed its stdin")
 
@@ -157,7 +158,7 @@ class _Pipes:
     async def _hand_on(self, line: bytes | None, into: MemoryObjectSendStream[SessionMessage | Exception]) -> None:
         if line is None:
             raise UnreadableError(f"a message of more than {MAX_MESSAGE_BYTES} bytes")
-        message = read_untrusted(line, self._exact)
+        message = read_untrusted(line, self._ledger)
         if message is None:
             # Programs print where they should not; the protocol goes on with the next line.
             log.debug("not a message", bytes=len(line))
@@ -199,9 +200,8 @@ class _Redactor:
 
 async def _stop(process: trio.Process) -> None:
     """Ends the process and its group. Returns with none of them left to wait for."""
-    assert process.stdin is not None
     with trio.CancelScope(shield=True, deadline=trio.current_time() + EOF_GRACE + TERM_GRACE + KILL_GRACE):
-        await process.stdin.aclose()
+        await _close(process.stdin)
         with trio.move_on_after(EOF_GRACE):
             await process.wait()
         if process.returncode is None:
@@ -209,10 +209,14 @@ async def _stop(process: trio.Process) -> None:
             with trio.move_on_after(TERM_GRACE):
                 await process.wait()
         _signal_group(process, signal.SIGKILL)
+        await _close(process.stdout)
+        await _close(process.stderr)
         await process.wait()
-    for stream in (process.stdout, process.stderr):
-        assert stream is not None
-        await trio.aclose_forcefully(stream)
+
+
+async def _close(stream: trio.abc.AsyncResource | None) -> None:
+    assert stream is not None
+    await trio.aclose_forcefully(stream)
 
 
 def _signal_group(process: trio.Process, number: signal.Signals) -> None:

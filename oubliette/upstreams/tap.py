@@ -1,4 +1,4 @@
-"""What goes past the SDK: the exact text of a call, and a list with tools that it would not let through.
+"""What goes past the SDK: a call's exact text and its progress, and a list with tools that it would not let through.
 
 Both go through `Tap`, a dispatcher of the SDK around the SDK's own.
 """
@@ -17,23 +17,28 @@ import trio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 from mcp.client import IncomingMessage
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, coerce_request_id
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp_types import RequestId
 from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from msgspec import Raw
 from pydantic import ValidationError
 
 from oubliette.protocol.members import members
-from oubliette.upstreams.connection import Attempt, RemoteError
-from oubliette.upstreams.messages import Exact
+from oubliette.upstreams.connection import Attempt, ProgressListener, RemoteError
+from oubliette.upstreams.messages import Ledger
 
 
 class ExactCall:
-    """A call under way: `arguments` as they are to be sent, and the `answer` as it came."""
+    """A call under way: `arguments` as they are to be sent, and the `answer` as it came.
 
-    def __init__(self, arguments: bytes) -> None:
+    `on_progress` is called as progress comes, and not any more once the answer has.
+    """
+
+    def __init__(self, arguments: bytes, on_progress: ProgressListener) -> None:
         self.arguments = arguments
+        self.on_progress = on_progress
         self.answer = b""
 
     @contextmanager
@@ -70,17 +75,18 @@ def _join(parts: Mapping[str, str]) -> str:
 class Tap:
     """A dispatcher of the SDK that passes everything on, with two exceptions.
 
-    Arguments and results of calls are kept exactly. And of a list the SDK gets to see no tool for which it would refuse
+    Arguments and results of calls are kept exactly, and their progress in its order. And of a list the SDK gets to see no tool for which it would refuse
     the whole: `tools` is the last page as it came, `known` the names that the SDK saw of it. Only in MCP 2026-07-28 has
     it any use for them: it mirrors some arguments into headers.
     """
 
-    def __init__(self, inner: JSONRPCDispatcher, exact: Exact, attempt: Attempt) -> None:
+    def __init__(self, inner: JSONRPCDispatcher, ledger: Ledger, attempt: Attempt) -> None:
         self._inner = inner
-        self._exact = exact
+        self._ledger = ledger
         self._attempt = attempt
         # Beside the SDK's own, which count from 1.
         self._ids = count(1_000_000)
+        self._calls: dict[RequestId, ExactCall] = {}
         self.revision = ""
         self.tools: list[Any] = []
         self.known: set[str] = set()
@@ -93,7 +99,13 @@ class Tap:
         *,
         task_status: TaskStatus[None] = TASK_STATUS_IGNORED,
     ) -> None:
-        await self._inner.run(on_request, on_notify, on_notify_intercept, task_status=task_status)
+        def intercept(method: str, params: Mapping[str, Any] | None) -> bool:
+            if method == "notifications/progress":
+                self._report(params or {})
+                return True
+            return on_notify_intercept is not None and on_notify_intercept(method, params)
+
+        await self._inner.run(on_request, on_notify, intercept, task_status=task_status)
         # Not where it was cancelled: then the end is ours.
         self._attempt.fate.end("it closed the connection")
 
@@ -111,12 +123,25 @@ class Tap:
 
     async def _call(self, call: ExactCall, params: Mapping[str, Any], opts: CallOptions) -> dict[str, Any]:
         id = next(self._ids)
-        exact = {**params, "arguments": Raw(call.arguments)}
-        self._exact.want(id)
+        meta = {**params.get("_meta", {}), "progressToken": id}
+        exact = {**params, "arguments": Raw(call.arguments), "_meta": meta}
+        self._calls[id] = call
+        self._ledger.want(id)
         try:
             return await self._inner.send_raw_request("tools/call", exact, {**opts, "request_id": id})
         finally:
-            call.answer = self._exact.take(id)
+            call.answer = self._ledger.take(id)
+            del self._calls[id]
+
+    def _report(self, params: Mapping[str, Any]) -> None:
+        # The SDK would do so in a task for each, which may overtake one another, and the answer.
+        match params:
+            case {"progressToken": int() | str() as token, "progress": int() | float() as done}:
+                call = self._calls.get(coerce_request_id(token))
+                total, message = params.get("total"), params.get("message")
+                if call is not None:
+                    of = float(total) if isinstance(total, int | float) else None
+                    call.on_progress(float(done), of, message if isinstance(message, str) else None)
 
     def _sifted(self, result: dict[str, Any]) -> dict[str, Any]:
         self.tools = result["tools"]

@@ -231,6 +231,7 @@ class Upstream:
         self._up = (connection, fate)
         self._rose_at = trio.current_time()
         self._list_problem = self._reason = ""
+        self._prefers_handshake = connection.began_with_handshake
         log.info("connected", tools=len(self.tools), problems=len(self._listing.problems))
         self._on_change()
 

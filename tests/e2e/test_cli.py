@@ -23,6 +23,10 @@ from tests.helpers.process import DaemonProcess
 
 # Far more than any command takes, on a machine under load; in seconds.
 PATIENCE = 30
+# What an agent says of the tools that it has without a caller's.
+TOOLS = (
+    "tools: session_message, project_list, ot_tools, ot_packs, ot_aliases, ot_snippets, ot_config, ot_health, ot_notify"
+)
 TOKEN = re.compile(r"oub_[a-z0-9]+_[0-9a-f]{64}")
 
 
@@ -155,10 +159,10 @@ def test_sessions_are_listed_by_status_project_and_number(cli: Cli) -> None:
 
 def test_waiting_prints_what_the_agent_said_and_nothing_else(cli: Cli) -> None:
     done = cli.run("session", "send", "--wait", "hello")
-    assert (done.returncode, done.stdout) == (0, "tools: project_list\n")
+    assert (done.returncode, done.stdout) == (0, f"{TOOLS}\n")
     session_id = done.stderr.strip()
     again = cli.json("session", "send", session_id, "--wait", "hello again")
-    assert (again["session_id"], again["text"], again["status"]) == (session_id, "tools: project_list", "idle")
+    assert (again["session_id"], again["text"], again["status"]) == (session_id, TOOLS, "idle")
     assert "no turns to wait for" in cli.refused("session", "send", "x", "--wait", "--agent", "external")
     assert "unknown agent 'nobody'" in cli.refused("session", "send", "x", "--agent", "nobody")
     cli.ok("session", "end", session_id)

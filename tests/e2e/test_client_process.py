@@ -285,6 +285,8 @@ def test_stdin_and_stdout_may_be_other_things_than_pipes(path: str, stdin_is: st
     assert written == (b"" if stdin_is == "/dev/null" else PONG)
 
 
+# The tools that a client has whatever the daemon tells.
+OWN = {"session_message", "project_list"}
 SCHEMA = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
 
 
@@ -315,7 +317,7 @@ async def test_the_official_client_session_lists_and_calls(path: str) -> None:
             async with stdio_client(server) as streams, ClientSession(*streams) as session:
                 await session.initialize()
                 tools = (await session.list_tools()).tools
-                assert {tool.name: tool.input_schema for tool in tools if tool.name != "project_list"} == {
+                assert {tool.name: tool.input_schema for tool in tools if tool.name not in OWN} == {
                     "ant_double": SCHEMA,
                     "ot_health": {"type": "object"},
                 }
@@ -345,7 +347,7 @@ async def test_the_official_client_finds_its_way_in_either_era(path: str, mode: 
                 assert client.server_info is not None
                 assert client.server_info.name == "oubliette-client"
                 assert {tool.name for tool in (await client.list_tools()).tools} == {
-                    "project_list",
+                    *OWN,
                     "ant_double",
                     "ot_health",
                 }
@@ -370,4 +372,5 @@ async def test_the_official_client_hears_of_changed_tools_on_a_subscription(path
                     "ant_get",
                     "ant_send",
                     "project_list",
+                    "session_message",
                 ]

@@ -20,6 +20,8 @@ from tests.helpers.process import DaemonProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PATIENCE = 30
+# The tools that an agent has beside the client's own and its caller's.
+OT = "ot_tools, ot_packs, ot_aliases, ot_snippets, ot_config, ot_health, ot_notify"
 AGENT = [sys.executable, str(EXAMPLES / "agent.py")]
 CALLERS = {"python": [sys.executable, str(EXAMPLES / "caller.py")], "shell": [str(EXAMPLES / "caller.sh")]}
 callers = pytest.mark.parametrize("command", CALLERS.values(), ids=CALLERS)
@@ -60,7 +62,7 @@ def test_a_caller_runs_its_tool_for_the_agent(daemon: DaemonProcess, command: li
     # The agent's words come through a pipe and its call through a socket: between the two there is no order.
     assert sorted(said[:-1]) == [
         'agent: calling myapp_send_notification {"message": "The build is green"}',
-        "agent: tools: project_list, myapp_send_notification",
+        f"agent: tools: session_message, project_list, myapp_send_notification, {OT}",
         "notification: The build is green",
     ]
     after = newest_session(daemon)
@@ -142,7 +144,7 @@ async def test_the_agent_makes_the_calls_that_its_prompt_lists(api: Api) -> None
     )
     assert asked == [("one", {"text": "Grüße\n"}), ("two", {})]
     assert said == [
-        "tools: project_list, myapp_one, myapp_two",
+        f"tools: session_message, project_list, myapp_one, myapp_two, {OT}",
         'calling myapp_one {"text": "Grüße\\n"}',
         'myapp_one answered: "fine"',
         "calling myapp_two {}",

@@ -110,6 +110,8 @@ class World:
             return {"name": "x", "scope": "admin"}
         if tool == "token_revoke":
             return {"token_id": done(await self.admin.call("token_create", name="x", scope="admin:ro"))["token_id"]}
+        if tool == "ot_notify":
+            return {"topic": "notes", "message": "hi"}
         if TABLE[tool][0] == "global":
             return {}
         return await self.places[where].arguments(tool)
@@ -248,8 +250,7 @@ def is_its_own_end(tool: str, scope: str, where: Where) -> bool:
 
 
 def test_every_tool_is_in_the_table() -> None:
-    ours = {name for name, tool in box.TOOLS.items() if tool.pack != "ot"}
-    assert (ours - set(TABLE), set(TABLE) - ours) == (set(), set()), "not in the table, not registered"
+    assert (box.TOOLS.keys() - TABLE.keys(), TABLE.keys() - box.TOOLS.keys()) == (set(), set())
 
 
 @pytest.mark.parametrize("door", DOORS)

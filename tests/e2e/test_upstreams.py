@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,8 @@ import trio
 from oubliette.errors import ServerDisconnected, ServerError, ServerTimeout
 from oubliette.upstreams import ServerConfig
 from tests.helpers.mcp_server import PICTURE
-from tests.helpers.upstreams import Observed, ScriptedHttp, http, journal, running, scripted, stdio
-from tests.helpers.waiting import LIMIT, is_running, until, until_gone
+from tests.helpers.upstreams import ScriptedHttp, http, journal, running, scripted, stdio
+from tests.helpers.waiting import LIMIT, until
 
 EVERYTHING = Path(__file__).parents[1] / "servers/node_modules/@modelcontextprotocol/server-everything/dist/index.js"
 NOTICED = 1.0  # seconds: "a dead server noticed within a second"
@@ -60,11 +58,6 @@ def everything(request: pytest.FixtureRequest) -> Iterator[ServerConfig]:
     with subprocess.Popen(command, env={**os.environ, "PORT": str(port)}, **quiet) as process:  # type: ignore[call-overload]  # the two are keywords of it
         yield http(f"http://127.0.0.1:{port}/mcp")
         process.kill()
-
-
-def pid_of(path: Path) -> int:
-    """The process that wrote the journal last."""
-    return int([entry["pid"] for entry in journal(path) if "pid" in entry][-1])
 
 
 # The official server
@@ -115,7 +108,7 @@ async def test_a_result_is_kept_whole(server: ServerConfig) -> None:
 
 
 async def test_arguments_arrive_as_they_were_sent(server: ServerConfig) -> None:
-    sent = {"null": None, "list": [1, 1.5, -0.0, 10**30, None], "text": "é\u2028\U0001f600", "": {}}
+    sent: dict[str, Any] = {"null": None, "list": [1, 1.5, -0.0, 10**30, None], "text": "é\u2028\U0001f600", "": {}}
     with trio.fail_after(LIMIT):
         async with running(one=server) as upstreams:
             assert (await upstreams.answer("one", "echo", **sent))["structuredContent"] == sent
@@ -153,7 +146,7 @@ async def test_progress_arrives_in_order(way: str) -> None:
 async def test_a_call_that_takes_too_long_is_ended_and_the_server_told(tmp_path: Path) -> None:
     with trio.fail_after(LIMIT):
         async with running(one=scripted(journal=str(tmp_path / "journal"), timeout=0.1)) as upstreams:
-            with pytest.raises(ServerTimeout, match="tool 'slow' of server 'one' timed out after 0.1 s") as caught:
+            with pytest.raises(ServerTimeout, match=r"tool 'slow' of server 'one' timed out after 0\.1 s") as caught:
                 await upstreams.answer("one", "slow")
             assert caught.value.retry_safe is False
             await until(lambda: "slow was cancelled" in journal(tmp_path / "journal"))
@@ -174,7 +167,7 @@ async def test_what_the_server_asks_for_is_declined(way: str) -> None:
 async def test_a_server_s_error_is_told_in_its_words_and_cleaned() -> None:
     with trio.fail_after(LIMIT):
         async with running(one=scripted()) as upstreams:
-            with pytest.raises(ServerError, match="answered with an error: no good$"):
+            with pytest.raises(ServerError, match=r"answered with an error: no good$"):
                 await upstreams.answer("one", "refuse", message="no\x1b[31m good\u202e")
 
 

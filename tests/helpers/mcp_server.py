@@ -4,7 +4,7 @@
 
 `-P` keeps its neighbours out of its way, which are called as modules of the standard library are. Over HTTP it prints
 `listening on PORT`. It needs the standard library alone, so it is up in a tenth of a second, and it speaks the
-revisions that begin with `initialize`. The keys of the script are those of `Script`.
+revisions that begin with `initialize`. The keys of the script are those of `Script`; `<3 x>` in it is `xxx`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -80,6 +81,7 @@ class Server:
         self.answers: queue.Queue[dict[str, Any]] = queue.Queue()
         self.headers: dict[str, str] = {}
         self.text = ""
+        self.is_deaf = False
         self.sessions: set[str | None] = set()
 
     def note(self, entry: Any) -> None:
@@ -211,6 +213,12 @@ class Server:
         self.note({"child": child.pid})
         os._exit(7)
 
+    def tool_flood(self, arguments: dict[str, Any], id: Any, progress: Any, send: Send) -> Any:
+        """Asks without end, and reads nothing any more."""
+        self.is_deaf = True
+        while True:
+            send({"jsonrpc": "2.0", "id": "x" * 10_000, "method": "roots/list"})
+
     def tool_text(self, arguments: dict[str, Any], *rest: Any) -> Any:
         """Sends `message` as it is, `$ID` replaced."""
         return arguments["message"]
@@ -229,6 +237,8 @@ def serve_stdio(server: Server) -> None:
     for line in server.script.noise:
         send(line)
     for line in sys.stdin:
+        while server.is_deaf:
+            time.sleep(1)
         server.text = line.rstrip("\n")
         message = json.loads(line)
         # What stands in the way of nothing is done at once, so that the order is the client's.
@@ -321,6 +331,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         self.wfile.flush()
+        self.server.mcp.note("listened to")
         while True:
             self._send(waiting.get())
 
@@ -360,8 +371,13 @@ def serve_http(server: Server) -> None:
     http.serve_forever()
 
 
+def expanded(text: str) -> str:
+    """Replaces `<3 x>` by `xxx`: an argument of a command must not be long."""
+    return re.sub(r"<(\d+) (.)>", lambda found: found[2] * int(found[1]), text)
+
+
 def main() -> None:
-    script = Script(**json.loads(sys.argv[2])) if len(sys.argv) > 2 else Script()
+    script = Script(**json.loads(expanded(sys.argv[2])))
     server = Server(script)
     server.note({"pid": os.getpid()})
     if script.stubborn:

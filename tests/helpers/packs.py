@@ -53,6 +53,8 @@ class PlayedServer:
     `reports` are what it says of its progress in each call, one a second; `connections` are counted.
     """
 
+    began_with_handshake = True
+
     def __init__(self, *tools: str) -> None:
         self.tools: list[Any] = [tool_entry(tool) for tool in tools]
         self.calls: list[tuple[str, dict[str, Any]]] = []

@@ -61,6 +61,8 @@ TOOLS = [
 TOOLS += ["sleep", "tail", "touch", "tr", "true", "unshare", "wc"]
 _SYSTEM_PYTHON = Path("/usr/bin/python3")
 _LIBRARY = re.compile(r"(/\S+) \(0x")
+_USUAL = ["libc.so.6", "libdl.so.2", "libgcc_s.so.1", "libm.so.6", "libpthread.so.0", "libresolv.so.2", "librt.so.1"]
+_USUAL += ["libstdc++.so.6", "libutil.so.1"]
 _LEFT_OUT = frozenset(("__pycache__", "ensurepip", "idlelib", "lib2to3", "test", "tests", "turtledemo"))
 _LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
 # Of what this module makes of the same files.
@@ -135,8 +137,13 @@ def made_bundle() -> Path:
 
 def make_settings(data_dir: Path, **values: Any) -> Settings:
     """Returns settings for tests: no network, and limits that a test can reach."""
-    defaults: dict[str, Any] = {"network": "none", "memory": 192 * 2**20, "cpus": 1, "pids": 64}
-    return Settings(data_dir=data_dir, bundle=made_bundle(), **{**defaults, **values})
+    return make_plain_settings(data_dir, **{"bundle": made_bundle(), **values})
+
+
+def make_plain_settings(data_dir: Path, **values: Any) -> Settings:
+    """Returns settings for tests in which no bundle is used."""
+    limits: dict[str, Any] = {"memory": 192 * 2**20, "cpus": 1, "pids": 64}
+    return Settings(**{"data_dir": data_dir, "bundle": Path("/nowhere"), "network": "none", **limits, **values})
 
 
 @cache
@@ -189,6 +196,8 @@ def image(*programs: Path) -> str:
 
     Made where podman has none of the same files. Skips the test where it cannot be made.
     """
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed: apt install podman")
     if not _SYSTEM_PYTHON.exists():
         pytest.skip("there is no /usr/bin/python3 to make an image of: apt install python3")
     files = _image_files(programs)
@@ -205,7 +214,8 @@ def _image_files(programs: Sequence[Path]) -> dict[str, Path]:
     library = Path("/usr/lib", python.name)
     modules = [path for path in library.rglob("*") if path.is_file() and not _LEFT_OUT & set(path.parts)]
     binaries = [*tools, python, *programs, *(path for path in modules if path.suffix == ".so")]
-    wanted = {path: path.resolve() for path in [*tools, python, *programs, *modules, *_libraries(binaries)]}
+    libraries = {*_libraries(binaries), *_usual_libraries()}
+    wanted = {path: path.resolve() for path in [*tools, python, *programs, *modules, *libraries]}
     return {_inside(path): source for path, source in {**wanted, _SYSTEM_PYTHON: python}.items()}
 
 
@@ -216,6 +226,12 @@ def _in_system(tool: str) -> str | None:
 def _libraries(binaries: Iterable[Path]) -> set[Path]:
     listed = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True)
     return set(map(Path, _LIBRARY.findall(listed.stdout)))
+
+
+def _usual_libraries() -> Iterator[Path]:
+    """What a program that is built for any Debian counts on, such as an agent in one file."""
+    for name in _USUAL:
+        yield from sorted(Path("/lib").glob(f"*-linux-gnu/{name}"))[:1]
 
 
 def _inside(path: Path) -> str:

@@ -13,10 +13,16 @@ from trio.testing import wait_all_tasks_blocked
 
 from oubliette.agents.command import CommandAgent
 from oubliette.errors import Conflict, Forbidden, InvalidParams, NotFound, OublietteError
+from oubliette.runtimes.base import Settings
+from oubliette.runtimes.process import ProcessRuntime
 from oubliette.scopes import Scope
 from oubliette.tokens import Principal
 from tests.helpers.domain import OWNER, Domain, open_domain
 from tests.helpers.waiting import LIMIT
+
+
+def processes(folder: Path) -> ProcessRuntime:
+    return ProcessRuntime(Settings(data_dir=folder, bundle=folder))
 
 
 async def refused(domain: Domain, error: type[OublietteError], tool: str, **arguments: Any) -> str | None:
@@ -74,7 +80,7 @@ async def test_a_session_that_is_ending_is_waited_for(tmp_path: Path) -> None:
 
 async def test_no_session_slips_in_while_a_project_goes(tmp_path: Path) -> None:
     agent = CommandAgent([sys.executable, "-c", "input()"], {})
-    async with open_domain(tmp_path, agents={"external": None, "slow": agent}) as domain:
+    async with open_domain(tmp_path, agents={"external": None, "slow": agent}, runtime=processes(tmp_path)) as domain:
         project_id = (await domain.project()).project_id
         await domain.start(project_id=project_id, agent="slow")
         async with trio.open_nursery() as nursery:
@@ -285,7 +291,7 @@ async def test_the_options_are_what_is_taken(tmp_path: Path) -> None:
 
 async def test_sessions_inherit_what_their_project_says(tmp_path: Path) -> None:
     agent = CommandAgent(["sh", "-c", "echo $A $B; pwd"], {"A": "profile", "B": "profile"})
-    async with open_domain(tmp_path, agents={"external": None, "shell": agent}) as domain:
+    async with open_domain(tmp_path, agents={"external": None, "shell": agent}, runtime=processes(tmp_path)) as domain:
         created = await domain.run(
             OWNER, "project_create", name="x", agent="shell", runtime="process", env={"B": "project"}
         )
@@ -303,7 +309,7 @@ async def test_sessions_inherit_what_their_project_says(tmp_path: Path) -> None:
 
 async def test_an_agent_does_not_start_without_its_variables(tmp_path: Path) -> None:
     agent = CommandAgent(["true"], {})
-    async with open_domain(tmp_path, agents={"external": None, "shell": agent}) as domain:
+    async with open_domain(tmp_path, agents={"external": None, "shell": agent}, runtime=processes(tmp_path)) as domain:
         project = await domain.project(A="canary")
         (tmp_path / "env" / f"{project.project_id}.json").unlink()
         session = await domain.start(agent="shell", project_id=project.project_id)

@@ -18,6 +18,8 @@ from oubliette.relay import RelayLimits
 from oubliette.runtimes.base import Room
 from oubliette.session import Session
 from oubliette.streams import Stream
+from oubliette.toolbox import box
+from oubliette.toolbox.call import Call
 from tests.helpers.agents import FakeAgent, FakeRuntime, fail, never_end
 from tests.helpers.domain import OTHER, OWNER, STRANGER, Domain, open_domain
 
@@ -366,6 +368,34 @@ async def test_a_stream_of_the_parent_alone_is_no_presence_in_its_child(
             with pytest.raises(CallerDisconnected):
                 await child.relay.outcome(child.relay.begin("send", b"{}"))
             assert trio.current_time() == 5
+
+
+@pytest.mark.parametrize("tool", ["session_get", "session_events"])
+async def test_who_names_a_session_names_its_descendants(tmp_path: Path, tool: str) -> None:
+    """WIRE section 4.1: "started, messaged, or named …, and of their descendants"."""
+    async with open_family(tmp_path) as domain:
+        family = await line_of(domain, await domain.start(), 2)
+        await domain.start()
+        named: list[str] = []
+        call = Call(
+            principal=OWNER,
+            services=domain.services,
+            door="mcp",
+            on_named=lambda session, after: named.append(session.id),
+        )
+        await box.run(call, box.TOOLS[tool], msgspec.json.encode({"session_id": family[0].id}))
+        assert named == [session.id for session in family]
+
+
+async def test_a_follower_of_a_session_is_held_until_its_descendants_are_over(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with open_domain(tmp_path, agents={"busy": FakeAgent(never_end)}, runtime=SlowRuntime()) as domain:
+        root, child = await line_of(domain, await domain.start(agent="busy"), 1)
+        await wait_all_tasks_blocked()
+        root.end("ended")
+        page = await domain.run(OWNER, "session_events", session_id=root.id, follow=True)
+        assert (page["status"], child.over.is_set(), trio.current_time()) == ("ended", True, 1)
 
 
 async def test_nobody_answers_for_a_child_of_a_lost_owner(tmp_path: Path, autojump_clock: MockClock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import subprocess
 import sys
@@ -11,24 +10,24 @@ from pathlib import Path
 import pytest
 import trio
 
-from oubliette.agents.base import MAX_TEXT, Transcript, Turn, TurnResult
+from oubliette.agents.base import MAX_TEXT, Transcript, TurnResult
 from oubliette.agents.command import CommandAgent
 from oubliette.agents.environment import agent_environment
+from oubliette.runtimes.base import Settings
+from oubliette.runtimes.process import ProcessRuntime
 from tests.helpers.domain import OWNER, open_domain
+from tests.helpers.sandbox import HostSandbox, Told
 from tests.helpers.waiting import LIMIT, until_gone
 
 
 async def run(folder: Path, *command: str, prompt: str = "hello", **environment: str) -> tuple[TurnResult, list[str]]:
     """Runs one turn; returns its result and what was said on the way."""
-    said: list[str] = []
-
-    async def say(text: str) -> None:
-        await trio.lowlevel.checkpoint()
-        said.append(text)
-
-    turn = Turn(prompt=prompt, folder=folder, environment={"PATH": os.environ["PATH"], "WHO": "turn"}, say=say)
+    told, sandbox = Told(), HostSandbox(folder, variables={"WHO": "place"})
     with trio.fail_after(LIMIT):
-        return await CommandAgent(command, environment).run(turn), said
+        async with CommandAgent(command, environment).converse(sandbox) as conversation:
+            result = await conversation.turn(told.turn(prompt, NEAREST="workspace"))
+    assert told.reports == []
+    return result, told.texts
 
 
 async def test_the_prompt_comes_on_stdin(tmp_path: Path) -> None:
@@ -66,21 +65,30 @@ async def test_an_exit_code_comes_with_its_complaint(tmp_path: Path) -> None:
     assert (result.exit_code, result.complaint, result.text, said) == (3, "no model", "half", ["half"])
 
 
-async def test_the_profiles_environment_goes_over_the_sessions(tmp_path: Path) -> None:
-    result, _ = await run(tmp_path, "sh", "-c", "echo $WHO $MODEL", WHO="profile", MODEL="m")
-    assert result.text == "profile m"
+async def test_the_profiles_environment_goes_over_the_runtimes_and_the_workspaces_over_both(tmp_path: Path) -> None:
+    result, _ = await run(tmp_path, "sh", "-c", "echo $WHO $MODEL $NEAREST", WHO="profile", MODEL="m", NEAREST="no")
+    assert result.text == "profile m workspace"
+
+
+async def test_each_turn_starts_it_anew(tmp_path: Path) -> None:
+    sandbox = HostSandbox(tmp_path)
+    async with CommandAgent(["sh", "-c", "echo $$; cat"], {}).converse(sandbox) as conversation:
+        first = await conversation.turn(Told().turn("one"))
+        second = await conversation.turn(Told().turn("two"))
+    assert [result.text.splitlines()[1] for result in (first, second)] == ["one", "two"]
+    assert first.text.splitlines()[0] != second.text.splitlines()[0]
+    assert "canary" not in repr(CommandAgent(["true"], {"KEY": "canary"}).program(Told().turn("x", OTHER="canary")))
 
 
 async def test_a_program_of_the_operators_own_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A relative path is meant from where the daemon was started, and the agent starts in its workspace."""
     (tmp_path / "bin").mkdir()
-    (tmp_path / "work").mkdir()
     agent = tmp_path / "bin" / "agent"
     agent.write_text("#!/bin/sh\npwd\n")
     agent.chmod(0o755)
     monkeypatch.chdir(tmp_path)
-    result, _ = await run(tmp_path / "work", "bin/agent")
-    assert result.text == str((tmp_path / "work").resolve())
+    result, _ = await run(tmp_path, "bin/agent")
+    assert result.text == str((tmp_path / "workspace").resolve())
 
 
 async def test_of_a_long_text_the_end_is_kept(tmp_path: Path) -> None:
@@ -137,9 +145,13 @@ def test_the_client_that_it_names_starts() -> None:
 # Within a session
 
 
+def process(folder: Path) -> ProcessRuntime:
+    return ProcessRuntime(Settings(data_dir=folder, bundle=folder / "bundle"))
+
+
 async def test_a_session_of_a_command(tmp_path: Path) -> None:
     agent = CommandAgent(["sh", "-c", "read line; echo $OUBLIETTE_SESSION_ID; echo $line; [ $line != fail ]"], {})
-    async with open_domain(tmp_path, agents={"command": agent}) as domain:
+    async with open_domain(tmp_path, agents={"command": agent}, runtime=process(tmp_path)) as domain:
         with trio.fail_after(LIMIT):
             view = await domain.run(OWNER, "session_message", message="hi", agent="command", wait=True)
             assert (view["text"], view["status"]) == (f"{view['session_id']}\nhi", "idle")
@@ -160,7 +172,8 @@ async def test_a_session_of_a_command(tmp_path: Path) -> None:
 async def test_a_command_that_cannot_be_started_fails_its_session_in_words(
     tmp_path: Path, command: list[str], message: str, words: str
 ) -> None:
-    async with open_domain(tmp_path, agents={"command": CommandAgent(command, {})}) as domain:
+    agents = {"command": CommandAgent(command, {})}
+    async with open_domain(tmp_path, agents=agents, runtime=process(tmp_path)) as domain:
         session = await domain.start(agent="command", message=message)
         with trio.fail_after(LIMIT):
             await session.over.wait()
@@ -170,7 +183,7 @@ async def test_a_command_that_cannot_be_started_fails_its_session_in_words(
 
 async def test_the_end_of_a_session_ends_its_command(tmp_path: Path) -> None:
     agent = CommandAgent(["sh", "-c", "sleep 1000 & echo $!; wait"], {})
-    async with open_domain(tmp_path, agents={"command": agent}) as domain:
+    async with open_domain(tmp_path, agents={"command": agent}, runtime=process(tmp_path)) as domain:
         session = await domain.start(agent="command")
         with domain.stream(session, after=2) as stream, trio.fail_after(LIMIT):
             (said,) = await stream.batch()

@@ -201,6 +201,7 @@ def test_a_refused_forward_is_told_to_the_agent(loop: Loop, answer: bytes) -> No
         ("10.0.0.1", set()),
         ("[2001:db8::1]", set()),
         ("[::ffff:127.0.0.1]", set()),
+        ("[::12]", set()),
         ("localhost.example.com", set()),
         ("127.1", set()),
     ],
@@ -347,3 +348,36 @@ def test_a_system_without_descriptors_is_left_alone_for_a_moment(loop: Loop, mon
         loop.carrier._accept(listening)
     assert slept == [carry._EXHAUSTED_SECONDS]
     assert not loop.carrier._connections
+
+
+def test_an_agent_whose_way_on_cannot_be_made_is_let_go(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> socket.socket:
+        raise OSError(24, "Too many open files")
+
+    loop.carrier.open_proxy(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.carrier, "_reach_daemon", refuse)
+        assert loop.receive(loop.connect(), 1) == b""
+    assert not loop.carrier._connections
+    agent, model = loop.pair()
+    agent.sendall(b"x")
+    assert loop.receive(model, 1) == b"x"
+
+
+def test_an_error_of_one_connection_is_not_the_sandboxs(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def crash(way: object) -> None:
+        raise RuntimeError("a bug")
+
+    loop.carrier.open_proxy(0)
+    other = loop.pair()
+    with monkeypatch.context() as patch:
+        patch.setattr(carry.Way, "read", crash)
+        agent, _ = loop.pair()
+        agent.sendall(b"x")
+        with pytest.raises(ConnectionResetError):
+            loop.receive(agent, 1)
+    assert capfd.readouterr().err == "oubliette-launch: a connection failed: RuntimeError('a bug')\n"
+    other[0].sendall(b"still here")
+    assert loop.receive(other[1], 10) == b"still here"

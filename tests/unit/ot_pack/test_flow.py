@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ot_pack.flow import MAX_DEPTH, Below, Literal, block, document, flow, items, string, writable
+from ot_pack.flow import MAX_DEPTH, MAX_FLOW_LEVELS, Below, Literal, block, document, flow, items, string, writable
 
 LOADERS = pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader], ids=["python", "libyaml"])
 
@@ -21,43 +21,9 @@ def test_a_word_is_plain_in_flow(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            " ",
-            "a b",
-            "proxy:github",
-            "é",
-            "1.0.0",
-            "3",
-            "-a",
-            ".a",
-            "~",
-            "a,b",
-            "a]",
-            "a}",
-            "a#b",
-            "'a'",
-            "@a",
-            "a:",
-        ),
-        *(
-            "y",
-            "Y",
-            "yes",
-            "No",
-            "ON",
-            "off",
-            "True",
-            "FALSE",
-            "null",
-            "Null",
-            "n",
-            "=",
-            "<<",
-            "1e3",
-            "0x1f",
-            "12:30:45",
-        ),
+        *("", " ", "a b", "proxy:github", "é", "1.0.0", "3", "-a", ".a", "~", "a,b", "a]", "a}", "a#b", "'a'", "@a"),
+        *("a:", "y", "Y", "n", "yes", "No", "ON", "off", "True", "FALSE", "null", "Null", "=", "<<"),
+        *("1e3", "0x1f", "12:30:45", "2001-01-01"),
     ],
 )
 def test_anything_else_is_quoted_in_flow(text: str) -> None:
@@ -81,45 +47,10 @@ def test_a_text_is_plain_in_block_wherever_yaml_allows(text: str, loader: Any) -
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            " a",
-            "a ",
-            "a: b",
-            "a:",
-            "a #b",
-            "#a",
-            "- a",
-            "? a",
-            ": a",
-            "-",
-            "?",
-            "{a",
-            "[a",
-            "&a",
-            "*a",
-            "!a",
-            "|",
-            ">",
-        ),
-        *(
-            "%a",
-            "@a",
-            "`a",
-            "'a'",
-            ",a",
-            "---",
-            "--- a",
-            "...",
-            "1",
-            "1.0.0",
-            "3 apples",
-            "12:30",
-            "2001-01-01",
-            "0x1f",
-        ),
-        *("-1", "+1", "-1.5", ".5", "-.5e3", "-0x1f", "-12:30:45", ".inf", "-.INF", ".NaN", ".", "~", "=", "<<"),
-        *("0x1f", "yes", "n", "Null", "ON"),
+        *("", " a", "a ", "a: b", "a:", "a #b", "#a", "- a", "? a", ": a", "-", "?", "{a", "[a", "&a", "*a", "!a"),
+        *("|", ">", "%a", "@a", "`a", "'a'", ",a", "---", "--- a", "...", "~", "=", "<<", "yes", "n", "Null", "ON"),
+        *("1", "1.0.0", "3 apples", "12:30", "2001-01-01", "0x1f", "-1", "+1", "-1.5", ".5", "-.5e3", "-0x1f"),
+        *("-12:30:45", ".inf", "-.INF", ".NaN", ".", "-1e3", "+1.5e-3"),
     ],
 )
 @LOADERS
@@ -242,7 +173,10 @@ def nested(levels: int) -> dict[str, Any]:
 
 
 def test_nesting_is_bounded() -> None:
-    assert yaml.safe_load(block(nested(MAX_DEPTH))) == nested(MAX_DEPTH)
+    deepest = MAX_DEPTH + MAX_FLOW_LEVELS
+    assert yaml.safe_load(block(nested(deepest))) == nested(deepest)
+    with pytest.raises(ValueError, match=f"deeper than {MAX_DEPTH} levels"):
+        block(nested(deepest + 1))
     with pytest.raises(ValueError, match=f"deeper than {MAX_DEPTH} levels"):
         block(nested(10_000))
     circle: list[Any] = []

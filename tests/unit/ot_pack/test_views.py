@@ -242,11 +242,17 @@ def test_at_most_twenty_names_nearest_first() -> None:
         ("brave_image_search", "brave.image_search"),
         ("fo", "demo.foo"),
         ("demo.fooo", "demo.foo"),
+        ("DEMO.FOO", "demo.foo"),
     ],
 )
 def test_the_nearest_is_what_was_meant(asked: str, first: str) -> None:
     names = ["demo.bar", "brave.image_search", "demo.foo", "brave.web_search", "github.search", "ot.tools"]
     assert nearest(asked, names)[0] == first
+
+
+def test_no_more_of_a_name_is_compared_than_a_name_may_have() -> None:
+    name = "a" * MAX_NAME_CHARACTERS
+    assert nearest(name + "b" * 1000, ["b" * 200, name]) == [name, "b" * 200]
 
 
 @pytest.mark.parametrize(

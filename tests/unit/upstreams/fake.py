@@ -44,6 +44,7 @@ class FakeServer:
     start: float = 0
     # How long it takes to be taken down.
     farewell: float = 0
+    began_with_handshake: bool = False
     page: Callable[[str | None], Page] | None = None
     answer: Callable[[str, bytes, ProgressListener], Any] = answer_at_once
     attempts: list[tuple[float, Attempt]] = field(default_factory=list)

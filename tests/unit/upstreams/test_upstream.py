@@ -146,9 +146,21 @@ async def test_discovery_and_handshake_take_turns_until_one_of_them_works(autoju
     async with running(upstreams):
         await settle(10)
         assert [attempt.prefers_handshake for _, attempt in server.attempts] == [False, True, False, True]
+
+
+async def test_what_a_server_began_with_is_tried_first_the_next_time(autojump_clock: MockClock) -> None:
+    server = FakeServer(began_with_handshake=True)
+    upstreams = Watched(one=server)
+    async with running(upstreams):
         server.attempt.fate.end("killed")
-        await settle(10)
-        assert server.attempt.prefers_handshake
+        await settle(1)
+        server.began_with_handshake = False
+        server.attempt.fate.end("killed")
+        await settle(1)
+        assert [attempt.prefers_handshake for _, attempt in server.attempts] == [False, True, True]
+        server.attempt.fate.end("killed")
+        await settle(1)
+        assert not server.attempt.prefers_handshake
 
 
 # The list

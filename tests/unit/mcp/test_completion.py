@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,38 +9,21 @@ import pytest
 
 from oubliette.mcp import completion, prompts
 from oubliette.mcp.prompts import Prompt
-from oubliette.mcp.resources import RESOURCES
 from tests.helpers.domain import STRANGER
 from tests.unit.mcp.harness import Asker, open_asker, open_legacy_asker
 
 TEMPLATE = {"type": "ref/resource", "uri": "oubliette://sessions/{id}/events"}
 
 
-def greet(arguments: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": {"type": "text", "text": f"Greet {arguments['name']}"}}]
-
-
-GREETING = Prompt(
-    entry={
-        "name": "greet",
-        "description": "Greets",
-        "arguments": [{"name": "name", "required": True}, {"name": "how"}],
-    },
-    messages=greet,
+MANY = Prompt(
+    entry={"name": "greet"},
+    messages=lambda arguments: [],
     complete=lambda argument, value: [f"{argument}:{value}{number}" for number in range(150)],
 )
 
 
-@pytest.fixture
-def greeting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prompts, "offered", lambda services: {"greet": GREETING})
-
-
 def completing(ref: Any, name: str = "id", value: str = "") -> dict[str, Any]:
     return {"ref": ref, "argument": {"name": name, "value": value}}
-
-
-# Completion
 
 
 async def test_the_ids_of_sessions_are_completed(tmp_path: Path) -> None:
@@ -64,7 +46,8 @@ async def test_the_earlier_revisions_complete_too(tmp_path: Path) -> None:
         assert found == {"completion": {"values": [session.id], "total": 1, "hasMore": False}}
 
 
-async def test_at_most_100_values_are_returned(tmp_path: Path, greeting: None) -> None:
+async def test_at_most_100_values_are_returned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prompts, "offered", lambda services: {"greet": MANY})
     async with open_asker(tmp_path) as asker:
         reference = {"type": "ref/prompt", "name": "greet"}
         found = (await asker.result("completion/complete", **completing(reference, "name", "x")))["completion"]
@@ -86,41 +69,3 @@ async def test_at_most_100_values_are_returned(tmp_path: Path, greeting: None) -
 async def test_what_is_unknown_or_malformed_is_invalid_params(tmp_path: Path, params: dict[str, Any]) -> None:
     async with open_asker(tmp_path) as asker:
         assert (await asker.error("completion/complete", **params))["code"] == -32602
-
-
-# Prompts
-
-
-async def test_there_are_no_prompts(tmp_path: Path) -> None:
-    async with open_asker(tmp_path) as asker, open_legacy_asker(tmp_path) as legacy:
-        assert await legacy.result("prompts/list") == {"prompts": []}
-        listed = await asker.result("prompts/list")
-        assert (listed["prompts"], listed["ttlMs"], listed["cacheScope"]) == ([], 60_000, "private")
-        error = await asker.error("prompts/get", name="greet")
-        assert (error["code"], error["data"]["field"]) == (-32602, "name")
-        assert error["message"] == "unknown prompt 'greet'; there are: none"
-        assert RESOURCES == {}
-
-
-async def test_a_prompt_is_listed_and_made(tmp_path: Path, greeting: None) -> None:
-    async with open_legacy_asker(tmp_path) as asker:
-        assert (await asker.result("prompts/list"))["prompts"] == [GREETING.entry]
-        made = await asker.result("prompts/get", name="greet", arguments={"name": "Ada"})
-        assert made == {"description": "Greets", "messages": greet({"name": "Ada"})}
-
-
-@pytest.mark.parametrize(
-    ("params", "field"),
-    [
-        ({"name": "greet"}, "arguments"),
-        ({"name": "greet", "arguments": {"how": "x"}}, "arguments"),
-        ({"name": "greet", "arguments": {"name": 5}}, "params"),
-        ({}, "params"),
-    ],
-)
-async def test_a_required_argument_must_be_there_and_a_string(
-    tmp_path: Path, greeting: None, params: dict[str, Any], field: str
-) -> None:
-    async with open_asker(tmp_path) as asker:
-        error = await asker.error("prompts/get", **params)
-        assert (error["code"], error["data"]["field"]) == (-32602, field)

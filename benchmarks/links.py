@@ -1,6 +1,6 @@
-"""The agents of a benchmark, in one process: raw unix sockets on the links, and calls on each.
+"""The links of a benchmark, in one process: raw unix sockets in the place of agents, and calls on each.
 
-`python -m benchmarks.agents` reads an `AgentPlan` as one line of stdin, calls, and prints an `AgentReport` as one line
+`python -m benchmarks.links` reads an `AgentPlan` as one line of stdin, calls, and prints an `AgentReport` as one line
 of stdout. In a closed loop a fixed number of calls is in flight on each link: each answer is followed by the next call.
 In an open loop each link calls at random times, so many a second on average, whether it has been answered or not: what
 is slow cannot slow its own load down. Latency is measured here: from a call's line on the link to its answer's. Every
