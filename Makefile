@@ -12,7 +12,7 @@ CLIENTS := tests/clients
 CALLERS := $(CLIENTS)/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
-.PHONY: demo test check conformance run bench lock clean
+.PHONY: demo test check conformance run bench docs lock clean
 
 demo: $(RUNTIME)
 	$(BIN)/oubliette demo
@@ -40,6 +40,10 @@ bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.idle
 	$(BIN)/python -m benchmarks.startup
+
+# The outputs in docs/ot.md, which a test compares.
+docs: $(DEVELOPMENT)
+	$(BIN)/python -m scripts.ot_page
 
 # The versions that everybody develops and tests with; the package itself asks for lower bounds.
 lock:

@@ -16,7 +16,8 @@ class OublietteError(Exception):
     """What went wrong, in words that its reader can act on.
 
     `field` names the argument or key that was refused. `retry_safe` (WIRE section 3) is for errors of a caller-tool
-    request alone: true only where no stream was ever given it.
+    request, where it is true only if no stream was ever given it, and of a call to a proxied server, where it is true
+    only if the server never got it.
     """
 
     code: ClassVar[int] = -32603

@@ -20,10 +20,10 @@ import trio
 from msgspec import Raw, Struct
 
 from oubliette.agents import acp_protocol as acp
+from oubliette.agents import opencode
 from oubliette.agents.acp_protocol import Answer, Update
 from oubliette.agents.base import Conversation, Program, Running, Sandbox, Turn, TurnResult
 from oubliette.agents.environment import Environment
-from oubliette.agents.opencode import locked_server
 from oubliette.agents.profile import MAX_LINE, Options, Said, client_of, cut, own_folders
 from oubliette.errors import AgentFailed
 from oubliette.protocol.jsonrpc import Message
@@ -55,6 +55,8 @@ class AcpAgent:
     @asynccontextmanager
     async def converse(self, sandbox: Sandbox) -> AsyncIterator[Conversation]:
         """A conversation with one process, which is started by the first turn."""
+        for name, data in opencode.INSTALLED.items():
+            await sandbox.write(name, data)
         async with trio.open_nursery() as nursery:
             yield _Conversation(sandbox, self._options, nursery)
             nursery.cancel_scope.cancel()
@@ -239,8 +241,10 @@ class _Conversation:
         return process
 
     def _program(self, variables: Environment) -> Program:
-        own = {**own_folders(self._sandbox.place.home), **locked_server()}
-        return Program(argv=self._options.command, environment=Environment({**variables, **own}))
+        # OpenCode is the first of its kind; to others this says nothing.
+        own = {**own_folders(self._sandbox.place.home), **opencode.locked_server()}
+        environment = Environment({**opencode.SETTINGS, **variables, **own})
+        return Program(argv=self._options.command, environment=environment)
 
     async def _open(self, process: _Process, turn: Turn, variables: Environment) -> None:
         hello = _expect(acp.Hello, await process.request("initialize", acp.HELLO), "initialize")

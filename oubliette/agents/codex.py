@@ -53,24 +53,25 @@ def _tables(start: Start) -> Tables:
         "supports_parallel_tool_calls": True,
     }
     return {
-        "": {"check_for_update_on_startup": False, "approval_policy": "never", **_hand(start), **_model(start)},
+        "": {"check_for_update_on_startup": False, "approval_policy": "never", **_limits(start), **_model(start)},
         **_provider(start),
         f"mcp_servers.{SERVER}": server,
         # Plugins and apps are looked for on the internet, at every start.
         "features": {"plugins": False, "apps": False, **_tools(start)},
+        "agents": {"enabled": start.free_hand},
         "analytics": {"enabled": False},
         "feedback": {"enabled": False},
         "history": {"persistence": "none"},
     }
 
 
-def _hand(start: Start) -> dict[str, Value]:
+def _limits(start: Start) -> dict[str, Value]:
     return {} if start.free_hand else {"sandbox_mode": "read-only", "web_search": "disabled"}
 
 
 def _tools(start: Start) -> dict[str, Value]:
     # A shell that may only read could still read the whole machine.
-    return {} if start.free_hand else {"shell_tool": False, "view_image": False, "multi_agent": False}
+    return {} if start.free_hand else {"shell_tool": False, "view_image": False}
 
 
 def _model(start: Start) -> dict[str, Value]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -24,26 +24,24 @@ from oubliette.agents.profile import (
 )
 
 _CONFIG: Final = "opencode.json"
-_SETTINGS: Final = {
+# What it would fetch from the internet at its start.
+SETTINGS: Final[Mapping[str, str]] = {
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
     "OPENCODE_DISABLE_AUTOUPDATE": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     "OPENCODE_DISABLE_SHARE": "1",
 }
-# It installs a package from npm into its configuration's folder at every start, which costs 2 s of CPU, unless it finds
-# it there.
-_PLUGIN: Final = "@opencode-ai/plugin"
-_FOLDER: Final = ".config/opencode"
+# At its first start it installs a package from npm into its configuration's folder, which costs 2 s of CPU also without
+# a network, unless this is what it finds there.
+INSTALLED: Final[Mapping[str, bytes]] = {
+    ".config/opencode/package-lock.json": b'{"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}',
+    ".config/opencode/node_modules/.keep": b"",
+}
 
 
 def _files(start: Start) -> dict[str, bytes]:
-    lock = {"packages": {"": {"dependencies": {_PLUGIN: "*"}}}}
-    return {
-        _CONFIG: msgspec.json.encode(_config(start)),
-        f"{_FOLDER}/package-lock.json": msgspec.json.encode(lock),
-        f"{_FOLDER}/node_modules/.keep": b"",
-    }
+    return {_CONFIG: msgspec.json.encode(_config(start)), **INSTALLED}
 
 
 def _config(start: Start) -> dict[str, Any]:
@@ -87,9 +85,9 @@ def _arguments(start: Start) -> list[str]:
 
 def _environment(start: Start) -> dict[str, str]:
     # The configuration of a workspace might allow more.
-    settings = _SETTINGS if start.free_hand else {**_SETTINGS, "OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
+    bounds = {} if start.free_hand else {"OPENCODE_DISABLE_PROJECT_CONFIG": "1"}
     own = {**own_folders(start.place.home), **locked_server(), "OPENCODE_CONFIG": start.path(_CONFIG)}
-    return {**settings, **start.variables, **own}
+    return {**SETTINGS, **start.variables, **bounds, **own}
 
 
 def locked_server() -> dict[str, str]:

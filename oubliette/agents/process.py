@@ -71,10 +71,14 @@ class Process:
                 pass_fds=pass_fds,
                 start_new_session=True,
             )
+            ours.callback(_kill_at_once, self._popen)
+            self._pidfd = os.pidfd_open(self.pid)
             ours.pop_all()
         self._complaint = _Tail(MAX_COMPLAINT)
         self._reason = ""
         self._exited, self._told = trio.Event(), trio.Event()
+        # Its deadline comes with `end`, which always comes.
+        self._watching = trio.CancelScope(shield=True)
 
     @property
     def pid(self) -> int:
@@ -105,27 +109,19 @@ class Process:
 
     async def watch(self) -> None:
         """Waits for the exit, ends what is left of the group, and finds out why it ended."""
-        await self._wait_for_exit()
-        with trio.move_on_after(DRAIN):
-            await self._complaint.complete.wait()
-        with trio.move_on_after(_POST_MORTEM):
-            self._reason = await self.post_mortem(self._exit_code)
-        self._told.set()
-
-    async def _wait_for_exit(self) -> None:
-        """Reaps it once it has exited. `watch` and `end` may both wait: a cancellation ends the first of them only."""
-        if self.has_exited:
-            return
-        descriptor = os.pidfd_open(self.pid)
-        try:
-            await trio.lowlevel.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
-        if not self.has_exited:
+        # A cancellation is for the program's block, which ends the program: that is what is waited for here.
+        with self._watching:
+            await trio.lowlevel.wait_readable(self._pidfd)
             # Not reaped yet, so the group's number is nobody else's.
             self.signal_group(signal.SIGKILL)
             self._popen.wait()
             self._exited.set()
+        with trio.move_on_after(DRAIN):
+            await self._complaint.complete.wait()
+        if self.has_exited:
+            with trio.move_on_after(_POST_MORTEM):
+                self._reason = await self.post_mortem(self._exit_code)
+            self._told.set()
 
     async def read_complaint(self) -> None:
         await self._complaint.read(self._stderr)
@@ -134,16 +130,18 @@ class Process:
 
     async def end(self) -> None:
         """Ends it, politely then by force. Returns with no process left to wait for."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + POLITE + FORCE):
+        self._watching.deadline = trio.current_time() + POLITE + FORCE
+        with trio.CancelScope(shield=True, deadline=self._watching.deadline):
             if not self.has_exited:
                 self.ask_to_end()
                 with trio.move_on_after(POLITE):
-                    await self._wait_for_exit()
+                    await self._exited.wait()
             await self.force_to_end()
-            await self._wait_for_exit()
+            await self._exited.wait()
 
     def close(self) -> None:
         """Closes its pipes."""
+        os.close(self._pidfd)
         for stream in (self.stdin, self.stdout, self._stderr):
             stream.close()
 
@@ -164,6 +162,11 @@ class Process:
         # Nobody left in the group is what was wanted.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
+
+
+def _kill_at_once(popen: subprocess.Popen[bytes]) -> None:
+    popen.kill()
+    popen.wait()
 
 
 P = TypeVar("P", bound=Process)

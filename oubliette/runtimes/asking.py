@@ -36,4 +36,4 @@ async def ask(argv: Sequence[str], seconds: float) -> Answer:
                 exit_code=await process.wait(), text=text.decode(errors="replace"), complaint=process.complaint
             )
         complaint = f"{argv[0]} did not answer within {seconds:g} s"
-        return Answer(exit_code=TIMED_OUT, text="", complaint=complaint)
+        return Answer(exit_code=TIMED_OUT, text=text.decode(errors="replace"), complaint=complaint)

@@ -32,7 +32,7 @@ from oubliette.runtimes.base import Room, Settings
 from oubliette.runtimes.cgroups import Group, Limits, find_groups
 from oubliette.runtimes.folders import give_to_agent
 from oubliette.runtimes.instance import group_prefix, mark
-from oubliette.runtimes.namespace import UID_INSIDE, as_agent, make_namespace
+from oubliette.runtimes.namespace import UID_INSIDE, agents_namespace, as_agent
 from oubliette.runtimes.strays import end_left
 from oubliette.runtimes.visible import ETC, SYSTEM, Shown, Visible, search_path
 
@@ -68,7 +68,7 @@ class BubblewrapRuntime:
         self.settings = settings
         self.visible = Visible(settings.mounts, settings.commands, settings.data_dir)
         self.groups = find_groups(group_prefix(settings.data_dir))
-        self.namespace = make_namespace() if os.geteuid() == 0 else None
+        self.namespace = agents_namespace() if os.geteuid() == 0 else None
         self.fence = fence
 
     @property

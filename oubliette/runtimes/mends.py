@@ -43,6 +43,9 @@ INSTALL: Final[dict[Kind, Lack]] = {
 NO_IMAGE: Final = Lack(
     why="no image is configured", mend="set runtime.image; examples/Containerfile shows how one is made"
 )
+NO_TOOLS: Final = Lack(
+    why="setpriv, unshare or nsenter is not installed, which a daemon that is root needs", mend="apt install util-linux"
+)
 NO_GROUP: Final = Lack(
     why="this user can make no control group",
     mend="run the daemon with one delegated: systemd-run --user --pty --property=Delegate=yes oubliette serve",

@@ -12,11 +12,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from functools import cache
 from typing import Final
 
 from oubliette.runtimes.folders import AGENT_UID
 
 UID_INSIDE: Final = 1000
+# Of util-linux.
+TOOLS: Final = ("setpriv", "unshare", "nsenter")
 # How long the tools of util-linux may take, in seconds. Each takes 2 ms.
 _PATIENCE: Final = 10.0
 _MAP: Final = f"0 0 1\n{UID_INSIDE} {AGENT_UID} 1\n"
@@ -28,8 +31,12 @@ def as_agent() -> tuple[str, ...]:
     return (shutil.which("setpriv") or "setpriv", *identity, "--")
 
 
-def make_namespace() -> int:
-    """Returns a descriptor of a new user namespace that `AGENT_UID` owns. It blocks for some ms. Raises `OSError`."""
+@cache
+def agents_namespace() -> int:
+    """Returns a descriptor of a user namespace that `AGENT_UID` owns, the same one as long as this process lives.
+
+    The first time it blocks for some ms. Raises `OSError`.
+    """
     # The first answer of `cat` tells that it is in its namespace; it keeps that until its input ends.
     with subprocess.Popen(  # noqa: S603  # a constant command
         [*as_agent(), "unshare", "--user", "--", "cat"],

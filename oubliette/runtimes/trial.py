@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from functools import partial
@@ -17,7 +18,8 @@ from oubliette.runtimes import engine
 from oubliette.runtimes.base import Kind, Room, Runtime, Settings
 from oubliette.runtimes.bubblewrap import BubblewrapRuntime
 from oubliette.runtimes.container import ContainerRuntime
-from oubliette.runtimes.mends import INSTALL, NO_IMAGE, Lack, of_bubblewrap, of_engine, shortcomings
+from oubliette.runtimes.mends import INSTALL, NO_IMAGE, NO_TOOLS, Lack, of_bubblewrap, of_engine, shortcomings
+from oubliette.runtimes.namespace import TOOLS
 from oubliette.runtimes.process import ProcessRuntime
 
 # How long a trial may take, in seconds; a container's takes 0.3, and a docker daemon that hangs answers never.
@@ -40,6 +42,8 @@ async def examine(kind: Kind, settings: Settings) -> Examined:
         return Examined(kind=kind, runtime=ProcessRuntime(settings))
     if shutil.which(_COMMANDS[kind]) is None:
         return Examined(kind=kind, lacks=INSTALL[kind])
+    if kind == "bubblewrap" and os.geteuid() == 0 and not all(map(shutil.which, TOOLS)):
+        return Examined(kind=kind, lacks=NO_TOOLS)
     try:
         if kind == "bubblewrap":
             return await _examine_bubblewrap(settings)

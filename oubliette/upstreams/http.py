@@ -21,7 +21,6 @@ import trio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import ClientMessageMetadata, SessionMessage
 from mcp_types import (
-    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     ErrorData,
@@ -37,7 +36,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from oubliette.upstreams.connection import Fate, ServerConfig
 from oubliette.upstreams.http_client import Events, body_of, events_of, is_stream, open_client, why
 from oubliette.upstreams.liveness import Liveness
-from oubliette.upstreams.messages import Ledger, UnreadableError, read_untrusted, write
+from oubliette.upstreams.messages import CUT_OFF, Ledger, UnreadableError, read_untrusted, write
 
 # In seconds. Of a notification and of an answer to the server.
 ASIDE_SECONDS: Final = 5.0
@@ -120,7 +119,7 @@ class HttpTransport:
         if isinstance(content, JSONRPCRequest):
             nursery.start_soon(self._exchange, content, headers)
         elif isinstance(content, JSONRPCNotification) and content.method == "notifications/initialized":
-            # "The client MUST" have sent it before anything that follows.
+            # MCP, "Initialization": what follows comes after it.
             await self._tell(content, headers)
             nursery.start_soon(self._listen)
         elif not self._ends_exchange(content):
@@ -173,7 +172,7 @@ class HttpTransport:
             self._broke(error)
             is_answered = not events.last_id
             if is_answered:
-                await self._fail(request, CONNECTION_CLOSED, why(error))
+                await self._fail(request, CUT_OFF, why(error))
         if not is_answered:
             await self._resume(request, events)
 
@@ -227,7 +226,7 @@ class HttpTransport:
                         break
                     if await self._follow(request, response, events):
                         return
-        await self._fail(request, CONNECTION_CLOSED, "its stream ended without an answer")
+        await self._fail(request, CUT_OFF, "its stream ended without an answer")
 
     async def _answer(self, request: JSONRPCRequest, message: JSONRPCMessage | None) -> bool:
         """Hands on a message if it answers the request; returns whether it does."""

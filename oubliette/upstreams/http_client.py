@@ -33,8 +33,9 @@ TAIL_SECONDS: Final = 1.0
 CONNECTIONS: Final = 2 * MAX_IN_FLIGHT + 16
 # Uvicorn and Node close an idle connection after 5 s; a request that uses it again just then fails.
 KEEP_ALIVE_SECONDS: Final = 2.0
-# Where a server does not say how long to wait before a stream is opened again, and at most, in seconds.
+# Before a stream is opened again, in seconds: where the server does not say, and the bounds of what it may say.
 RETRY_SECONDS: Final = 1.0
+MIN_RETRY_SECONDS: Final = 0.1
 MAX_RETRY_SECONDS: Final = 30.0
 # A peer that vanishes without a word, as when a network goes away, is noticed within 25 s.
 _SOCKET_OPTIONS: Final = (
@@ -95,7 +96,7 @@ class Events(EventDecoder):
         name, _, value = line.partition(b":")
         digits = value.removeprefix(b" ")
         if name == b"retry" and digits.isdigit():
-            self.retry = min(int(digits[:9]) / 1000, MAX_RETRY_SECONDS)
+            self.retry = max(MIN_RETRY_SECONDS, min(int(digits[:9]) / 1000, MAX_RETRY_SECONDS))
         EventDecoder._take_field(self, line)
 
 
@@ -163,7 +164,12 @@ def _too_long() -> UnreadableError:
 
 def why(error: httpx2.TransportError) -> str:
     """Returns what went wrong, in words that hold nothing of the request: no header, and so no secret."""
-    if isinstance(error, httpx2.ConnectError):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its certificate is not trusted: {cause.verify_message}"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(error, httpx2.ConnectError) and str(error):
         return str(error)
     return f"the connection broke ({type(error).__name__})"
 

@@ -25,9 +25,11 @@ from msgspec import Struct
 
 from oubliette.protocol.nesting import MAX_DEPTH, too_deep
 
-# A page of a list, or a result: four times what a result may have, so that a result that is too long is refused by
-# itself. Read by the SDK a message costs up to ten times its size.
-MAX_MESSAGE_BYTES: Final = 16 * 1024 * 1024
+# A page of a list, or a result: twice what a result may have, so that a result that is too long is refused by itself.
+# Over HTTP a hostile server can send as many at once as there may be calls: 512 MiB.
+MAX_MESSAGE_BYTES: Final = 8 * 1024 * 1024
+# The code of an answer that was cut off, between a transport and its session: it is on no wire, and no server's own.
+CUT_OFF: Final = -32099
 # A server's own requests are declined at once; so many unanswered ones are a server that does not read the answers.
 MAX_ASKED: Final = 64
 _encode: Final = msgspec.json.Encoder().encode

@@ -29,7 +29,7 @@ from oubliette import __version__
 from oubliette.upstreams.connection import Attempt, LostError, Page, ProgressListener, RemoteError
 from oubliette.upstreams.http import open_http
 from oubliette.upstreams.liveness import Liveness
-from oubliette.upstreams.messages import Ledger
+from oubliette.upstreams.messages import CUT_OFF, Ledger
 from oubliette.upstreams.stdio import open_stdio
 from oubliette.upstreams.tap import ExactCall, Tap
 
@@ -58,7 +58,10 @@ async def connect(attempt: Attempt) -> AsyncIterator[SdkConnection]:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(connection.listen)
                 nursery.start_soon(connection.watch)
-                yield connection
+                try:
+                    yield connection
+                finally:
+                    connection.is_closing = True
                 nursery.cancel_scope.cancel()
 
 
@@ -74,6 +77,7 @@ class SdkConnection:
         self._tap = tap
         self._attempt = attempt
         self._liveness = liveness
+        self.is_closing = False
         self.began_with_handshake = session.initialize_result is not None
         self._is_modern = session.protocol_version in MODERN_PROTOCOL_VERSIONS
         capabilities = session.server_capabilities
@@ -151,11 +155,11 @@ class SdkConnection:
         if error.code == types.HEADER_MISMATCH:
             # MCP 2026-07-28: arguments travel as headers too, by a list that is out of date.
             self._attempt.on_list_changed()
-        if error.code == types.CONNECTION_CLOSED:
+        if error.code == CUT_OFF:
             with trio.move_on_after(NEWS_SECONDS):
                 await self._attempt.fate.wait()
-        if self._attempt.fate.reason is not None:
-            return LostError(self._attempt.fate.reason)
+        if self.is_closing or self._attempt.fate.reason is not None:
+            return LostError(error.message)
         return RemoteError(error.message, error.code)
 
 

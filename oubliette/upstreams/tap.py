@@ -75,9 +75,9 @@ def _join(parts: Mapping[str, str]) -> str:
 class Tap:
     """A dispatcher of the SDK that passes everything on, with two exceptions.
 
-    Arguments and results of calls are kept exactly, and their progress in its order. And of a list the SDK gets to see no tool for which it would refuse
-    the whole: `tools` is the last page as it came, `known` the names that the SDK saw of it. Only in MCP 2026-07-28 has
-    it any use for them: it mirrors some arguments into headers.
+    Arguments and results of calls are kept exactly, and their progress in its order. And of a list the SDK gets to see
+    no tool for which it would refuse the whole: `tools` is the last page as it came, `known` the names that the SDK saw
+    of it. Only in MCP 2026-07-28 has it any use for them: it mirrors some arguments into headers.
     """
 
     def __init__(self, inner: JSONRPCDispatcher, ledger: Ledger, attempt: Attempt) -> None:

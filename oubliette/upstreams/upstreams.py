@@ -9,7 +9,7 @@ import trio
 from oubliette.errors import NotFound
 from oubliette.upstreams.calls import MAX_RESULT_BYTES, NOT_RUN
 from oubliette.upstreams.connection import Connect, ProgressListener, ServerConfig
-from oubliette.upstreams.loading import connect as connect_by_sdk
+from oubliette.upstreams.loading import Loader
 from oubliette.upstreams.tools import UpstreamTool
 from oubliette.upstreams.upstream import Status, ToolListener, Upstream
 
@@ -19,8 +19,9 @@ class Upstreams:
 
     `on_change` is called whenever a status, a list of tools or a problem has changed, `on_tool_changed` with a server's
     name, a tool's and its fingerprint when a tool is not what it was (HAZARDS T26). Both are plain functions, called
-    in the middle of things: they must not raise. `max_result_bytes` bounds the result of a call. `connect` is how a
-    server is reached.
+    in the middle of things: they must not raise. `max_result_bytes` bounds the result of a call, and may be what one
+    message of a server may have at the most (8 MiB). `connect` is how a server is reached: by the official SDK, unless
+    a test says otherwise.
     """
 
     def __init__(
@@ -29,12 +30,12 @@ class Upstreams:
         on_change: Callable[[], None],
         on_tool_changed: ToolListener = lambda server, tool, fingerprint: None,
         max_result_bytes: int = MAX_RESULT_BYTES,
-        connect: Connect = connect_by_sdk,
+        connect: Connect | None = None,
     ) -> None:
         self._on_change = on_change
         self._on_tool_changed = on_tool_changed
         self._max_result_bytes = max_result_bytes
-        self._connect = connect
+        self._connect = Loader().connect if connect is None else connect
         self._servers: dict[str, Upstream] = {}
         self._to_start: list[Upstream] = []
         self._configured = trio.Event()

@@ -23,18 +23,18 @@ import trio
 from oubliette.agents.base import Agent, Conversation, ToolOutcome, ToolUse, TurnResult
 from oubliette.agents.known import AGENTS
 from oubliette.agents.profile import Options, Permissions
-from oubliette.errors import AgentFailed
 from tests.helpers.sandbox import HostSandbox, Told
 from tests.helpers.scripted_model import ScriptedModel, serve
 from tests.helpers.stub_relay import Arguments, StubRelay, ToolError, stub_relay
 from tests.helpers.waiting import until
 
 BIN = Path(__file__).parent.parent / "agents" / "node_modules" / ".bin"
-# Beyond anything that a loaded machine needs: OpenCode alone starts for 5 s of CPU.
-PATIENCE = 150
+# Beyond anything that a loaded machine needs: OpenCode starts for 5 s of CPU.
+PATIENCE = 300
 # More than any agent takes to be interrupted.
 END_SECONDS = 20
-KEY = "canary-5f0c2d1e"
+KEY = "canary-model-5f0c2d1e"
+CLIENT_KEY = "canary-client-81c3a7f2"
 MODEL = "gpt-5"
 TOOLS: list[Any] = [
     # Claude Code runs calls in parallel only where it is told that they change nothing.
@@ -95,12 +95,7 @@ def opencode_acp(model: str, permissions: Permissions) -> Agent:
         "small_model": "x/other",
         "permission": {"*": "ask"},
     }
-    environment = {
-        "MODEL_KEY": KEY,
-        "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(config).decode(),
-        "OPENCODE_DISABLE_MODELS_FETCH": "1",
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-    }
+    environment = {"MODEL_KEY": KEY, "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(config).decode()}
     command = (program("opencode"), "acp")
     return AGENTS["acp"](Options(command=command, environment=environment, model=f"x/{MODEL}", permissions=permissions))
 
@@ -112,8 +107,7 @@ def program(name: str) -> str:
 
 
 Make = Callable[[str, Permissions], Agent]
-CLI: list[Make] = [claude, codex, opencode]
-ALL = [*CLI, opencode_acp]
+ALL: list[Make] = [claude, codex, opencode, opencode_acp]
 
 
 class Lab:
@@ -162,15 +156,13 @@ class Lab:
     async def turn(self, prompt: str) -> tuple[TurnResult, Told]:
         told = Told()
         with trio.fail_after(PATIENCE):
-            return await self.conversation.turn(told.turn(prompt)), told
+            return await self.conversation.turn(told.turn(prompt, OUBLIETTE_API_KEY=CLIENT_KEY)), told
 
 
 @pytest.mark.parametrize("make", ALL)
 async def test_an_agent_uses_the_callers_tools_and_remembers(make: Make) -> None:
     async with Lab(make, "sandbox", SCRIPT).open() as lab:
-        begun = trio.current_time()
         result, told = await lab.turn("-x begin 'here'")
-        print(f"{make.__name__}: its client came after {lab.relay.opened[0] - begun:.2f} s")
         assert (result.exit_code, result.complaint if result.exit_code else "") == (0, "")
         check_first_turn(lab, result, told)
         result, told = await lab.turn("go on")
@@ -200,14 +192,16 @@ def check_first_turn(lab: Lab, result: TurnResult, told: Told) -> None:
 
 
 def check_secrets(lab: Lab) -> None:
-    """Issue 6, item 6: the key was used, and stands on no command line and in no file."""
+    """Issue 6, item 6: the keys were used, and stand on no command line and in no file."""
     assert {asked.key for asked in lab.model.asked} == {KEY}
-    assert not [argument for ran in lab.sandbox.programs for argument in ran.argv if KEY in argument]
-    assert KEY not in repr(lab.sandbox.programs)
+    assert set(lab.relay.keys) == {CLIENT_KEY}
     folder = Path(lab.sandbox.place.home).parent
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 2
-    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+    for secret in (KEY, CLIENT_KEY):
+        assert not [argument for ran in lab.sandbox.programs for argument in ran.argv if secret in argument]
+        assert secret not in repr(lab.sandbox.programs)
+        assert [path for path in files if secret.encode() in path.read_bytes()] == []
     assert list(Path(lab.sandbox.place.workspace).iterdir()) == []
 
 
@@ -276,14 +270,11 @@ def is_of(process: Path, path: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize("make", [claude, codex])
 async def test_an_agent_whose_model_refuses_fails_in_words(make: Make) -> None:
+    """OpenCode's words are among the recorded streams: it takes too long to start to hear them again each time."""
     async with Lab(make, "sandbox", SCRIPT).open() as lab:
         lab.model.error = 401
-        if make is opencode_acp:
-            with pytest.raises(AgentFailed, match="no such key"):
-                await lab.turn("begin")
-        else:
-            result, _ = await lab.turn("begin")
-            assert result.exit_code != 0
-            assert "401" in result.complaint or "no such key" in result.complaint
+        result, _ = await lab.turn("begin")
+        assert result.exit_code != 0
+        assert "401" in result.complaint

@@ -321,7 +321,7 @@ def test_the_terminal_shows_the_running_daemon_and_the_configuration_alone(daemo
 
 
 async def _until_health(agent: Agent, status: str) -> None:
-    while (await agent.ot("health"))["proxy"]["servers"].get("everything") != status:
+    while (await agent.ot("health"))["proxy"]["servers"].get("everything") != status:  # noqa: ASYNC110  # another process sets no event here
         await trio.sleep(0.01)
 
 

@@ -25,7 +25,7 @@ BIN = Path(__file__).parent.parent / "agents" / "node_modules" / ".bin"
 PATIENCE = 150
 KEY = "canary-71c1c0de"
 LOOK = {"call": "myapp_look", "arguments": {"at": "here"}}
-SCRIPT = [
+SCRIPT: list[dict[str, Any]] = [
     {"calls": [LOOK]},
     {"calls": [{"call": "myapp_look", "arguments": {"at": at}} for at in ("left", "right")]},
     {"calls": [{"call": "myapp_fail"}]},
@@ -56,7 +56,8 @@ def config_of(model: str) -> str:
         "models": {"gpt-5": {"name": "gpt-5"}},
     }
     opencode = {"provider": {"x": provider}, "enabled_providers": ["x"], "model": "x/gpt-5", "small_model": "x/gpt-5"}
-    endpoint = {"model": "gpt-5", "base_url": f"{model}/v1", "api_key_env": "MODEL_KEY", "env": {"MODEL_KEY": "${MODEL_KEY}"}}
+    key = {"MODEL_KEY": "${MODEL_KEY}"}
+    endpoint = {"model": "gpt-5", "base_url": f"{model}/v1", "api_key_env": "MODEL_KEY", "env": key}
     profiles = {
         "claude": {
             "type": "claude",
@@ -69,7 +70,7 @@ def config_of(model: str) -> str:
             "type": "acp",
             "command": [str(BIN / "opencode"), "acp"],
             "model": "x/gpt-5",
-            "env": {"MODEL_KEY": "${MODEL_KEY}", "OPENCODE_CONFIG_CONTENT": json.dumps(opencode)},
+            "env": {**key, "OPENCODE_CONFIG_CONTENT": json.dumps(opencode)},
         },
     }
     runtime = {"kind": "bubblewrap", "network": "model", "model_hosts": [model.removeprefix("http://")]}

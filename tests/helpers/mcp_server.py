@@ -254,6 +254,7 @@ class Handler(BaseHTTPRequestHandler):
     """Streamable HTTP, one session's worth: every GET stream gets what is unasked."""
 
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
     server: HttpServer
 
     def log_message(self, format: str, *args: Any) -> None:

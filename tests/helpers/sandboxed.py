@@ -1,6 +1,6 @@
 """A daemon whose projects run agents in each runtime that works here, and what the host sees of their sandboxes.
 
-Agents are shell or Python scripts: a session's message is its agent's program.
+Agents are scripts: a session's message is its agent's program.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,11 @@ from tests.helpers.http import Api, EventReader
 from tests.helpers.mcp_http import initialized
 from tests.helpers.process import DaemonProcess
 from tests.helpers.runtimes import image, made_bundle, podman_environment
-from tests.helpers.waiting import until
+from tests.helpers.waiting import is_running, until
 
 # Small enough to be reached in no time, and enough for Python, a client and what starts them.
-LIMITS: Mapping[str, Any] = {"memory": "160m", "cpus": 2, "pids": 48}
+MEMORY = 160 * 2**20
+LIMITS: Mapping[str, Any] = {"memory": MEMORY, "cpus": 2, "pids": 48}
 AGENTS = {
     "default": "shell",
     "profiles": {
@@ -38,9 +39,9 @@ AGENTS = {
         "python": {"type": "command", "command": ["python3", "-c", "{prompt}"]},
     },
 }
-# An agent calls `call(tool, arguments)` of this, which is what it is answered, and is shown `TOOLS`.
+# The beginning of a Python agent that has a client: `ask(method, ...)` and `call(tool, ...)` return what it answers.
 CLIENT = """
-import itertools, json, os, shlex, subprocess, sys, time
+import hashlib, itertools, json, os, shlex, subprocess, time
 client = subprocess.Popen(shlex.split(os.environ["OUBLIETTE_CLIENT"]), stdin=-1, stdout=-1, text=True)
 ids = itertools.count(1)
 def send(**message):
@@ -53,48 +54,36 @@ def ask(method, **params):
         pass
     return answer["result"]
 def call(tool, **arguments):
-    result = ask("tools/call", name=tool, arguments=arguments)
-    return ("error: " if result.get("isError") else "") + result["content"][0]["text"]
-def say(text):
-    print(text, flush=True)
-started = ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "a", "version": "1"})
+    return ask("tools/call", name=tool, arguments=arguments)["content"][0]["text"]
+def say(*words):
+    print(*words, flush=True)
+server = ask("initialize", protocolVersion="2025-11-25", capabilities={}, clientInfo={"name": "a", "version": "1"})
 send(method="notifications/initialized")
-TOOLS = [tool["name"] for tool in ask("tools/list")["tools"]]
 """
+CONTEXT = {"caller_id": "myapp", "caller_tools": [{"name": "look"}]}
 
 
-def config_of(runtime: Mapping[str, Any], **more: Any) -> str:
+def config_of(runtime: Mapping[str, Any]) -> str:
     """Returns a configuration whose agents are scripts."""
-    sections = {"runtime": {**LIMITS, **runtime}, "agents": AGENTS, "relay": {"attach_grace_seconds": 20}, **more}
+    sections = {"runtime": {**LIMITS, **runtime}, "agents": AGENTS, "relay": {"attach_grace_seconds": 20}}
     # JSON is YAML.
     return "\n".join(f"{name}: {json.dumps(section)}" for name, section in sections.items())
 
 
-def podman_or_why() -> tuple[Mapping[str, str], str, str]:
-    """Returns what podman needs in its environment, an image for it, and why it does not work here."""
+def podman_here() -> tuple[str, Mapping[str, str], str]:
+    """Returns an image for podman, what that needs in its environment, and why it does not work here."""
     try:
-        return podman_environment(), image(), ""
+        return image(), podman_environment(), ""
     except pytest.skip.Exception as skipped:
-        return {}, "", str(skipped)
+        return "", {}, str(skipped)
 
 
 class Site:
-    """A daemon, and a project for each runtime. Used as a context manager: the daemon runs as long as the block."""
+    """A daemon, and what its sessions have on this host. `missing` says why a runtime does not work here."""
 
-    def __init__(self, config: str, environ: Mapping[str, str] | None = None) -> None:
-        self.daemon = DaemonProcess(config, environ=dict(environ or {}))
-        self.projects: dict[str, str] = {}
-
-    def __enter__(self) -> Site:
-        # The bundle takes a second to compile, and is the same for every daemon.
-        bundle = made_bundle()
-        self.daemon.data_dir.mkdir(mode=0o700)
-        shutil.copytree(bundle, self.daemon.data_dir / BUNDLES / bundle.name)
-        self.daemon.__enter__()
-        return self
-
-    def __exit__(self, *raised: Any) -> None:
-        self.daemon.__exit__(*raised)
+    def __init__(self, daemon: DaemonProcess, missing: Mapping[str, str]) -> None:
+        self.daemon = daemon
+        self._missing = missing
 
     @property
     def api(self) -> Api:
@@ -110,37 +99,30 @@ class Site:
         """Makes a project of that runtime and returns its id. Skips the test where the runtime is not to be had."""
         there = (await self.tool("project_options"))["runtimes"]
         if runtime not in there:
-            pytest.skip(f"{runtime} does not work here; there is {there}")
+            pytest.skip(self._missing.get(runtime) or f"{runtime} does not work here; there is {', '.join(there)}")
         made = await self.tool("project_create", name=f"p-{secrets.token_hex(4)}", runtime=runtime, **more)
         return str(made["project_id"])
 
     @asynccontextmanager
-    async def session(self, project: str, script: str, *, agent: str = "shell", **more: Any) -> AsyncIterator[Watched]:
-        """A session whose agent runs `script`, followed from its beginning. It is ended with the block."""
-        tools = [{"name": "look"}, {"name": "other"}]
-        context = {"caller_id": "myapp", "caller_tools": tools}
-        body = {"message": script, "agent": agent, "context": context, "project_id": project, **more}
-        reply = await self.api.post("/sessions", body)
+    async def session(self, project: str | None, script: str, *, agent: str = "shell", **more: Any) -> AsyncIterator[Watched]:
+        """A session whose agent runs `script`, followed from its beginning. It ends with the block."""
+        place = {"project_id": project} if project else {}
+        reply = await self.api.post("/sessions", {"message": script, "agent": agent, "context": CONTEXT, **place, **more})
         assert reply.status == 201, reply.body
-        async with self.api.events(f"/sessions/{reply.json['session_id']}/events?since_index=0") as events:
-            watched = Watched(self, reply.json, events)
-            try:
-                yield watched
-            finally:
-                with trio.move_on_after(30, shield=True):
-                    await watched.end()
-
-    async def view(self, session_id: str) -> Any:
-        return (await self.api.get(f"/sessions/{session_id}")).json
+        path = f"/sessions/{reply.json['session_id']}"
+        try:
+            async with self.api.events(f"{path}/events?since_index=0") as events:
+                yield Watched(self, reply.json, events)
+        finally:
+            with trio.move_on_after(30, shield=True):
+                await self.api.request("DELETE", path)
 
     def leavings(self) -> list[str]:
         """What is there of sessions: sockets, homes, control groups, containers; nothing once all have ended."""
         data = self.daemon.data_dir
-        left = [str(path) for path in (data / "run").iterdir()]
-        left += [str(path) for path in (data / "agents").iterdir() if path.name != ".trash"]
-        left += [str(path) for path in (data / "agents").glob(".trash/*")]
-        # Asked by a process that made none of them.
-        left += [str(sorted(group._folders.values())) for group in find_groups(group_prefix(data)).left()]
+        folders = [*(data / "run").iterdir(), *(data / "agents").iterdir(), *(data / "agents" / ".trash").iterdir()]
+        left = [str(folder.relative_to(data)) for folder in folders if folder.name != ".trash"]
+        left += ["a control group" for _ in find_groups(group_prefix(data)).left()]
         return [*left, *self.containers()]
 
     def containers(self, *options: str) -> list[str]:
@@ -151,6 +133,17 @@ class Site:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
+@contextmanager
+def open_site(runtime: Mapping[str, Any], environ: Mapping[str, str] = {}, **missing: str) -> Iterator[Site]:
+    """A daemon with agents that are scripts, as long as the block."""
+    daemon = DaemonProcess(config_of(runtime), environ=dict(environ))
+    # The bundle takes a second to compile, and is the same for every daemon.
+    daemon.data_dir.mkdir(mode=0o700)
+    shutil.copytree(made_bundle(), daemon.data_dir / BUNDLES / made_bundle().name)
+    with daemon:
+        yield Site(daemon, missing)
+
+
 class Watched:
     """A session and its events. `session` is what `session_message` has answered."""
 
@@ -158,21 +151,28 @@ class Watched:
         self.site = site
         self.session = session
         self.id = str(session["session_id"])
-        self.events = events
-        self.texts: list[str] = []
+        self._events = events
 
-    async def says(self, wanted: str) -> str:
-        """Returns what the agent says that begins so. Other events are passed over, but none is an end."""
-        while True:
-            event = json.loads((await self.events.next()).data)
-            assert event["type"] not in ("turn_completed", "error", "session_ended"), event
-            if event["type"] == "message" and event["role"] == "assistant":
-                self.texts.append(event["text"])
-                if event["text"].startswith(wanted):
-                    return str(event["text"])
+    async def next(self) -> Any:
+        return json.loads((await self._events.next()).data)
 
     async def next_of(self, kind: str) -> Any:
-        return (await self.events.next_of(kind))[1]
+        """Returns the next event of a type; others are passed over."""
+        return (await self._events.next_of(kind))[1]
+
+    async def says(self, beginning: str) -> str:
+        """Returns what the agent says next that begins so. Raises `AssertionError` where its turn ends before."""
+        while True:
+            event = await self.next()
+            assert event["type"] not in ("turn_completed", "error", "session_ended"), event
+            if event["type"] == "message" and event["role"] == "assistant" and event["text"].startswith(beginning):
+                return str(event["text"])
+
+    async def text(self) -> str:
+        """Returns what the agent has said in its turn, once that has ended well."""
+        while (event := await self.next())["type"] != "turn_completed":
+            assert event["type"] not in ("error", "session_ended"), event
+        return str(event["text"])
 
     async def answer(self, result: Any) -> Any:
         """Answers the next request of the agent, and returns that."""
@@ -185,45 +185,47 @@ class Watched:
         reply = await self.site.api.request("DELETE", f"/sessions/{self.id}")
         assert reply.status == 200, reply.body
 
-    def container(self) -> list[str]:
-        """The containers of this session."""
-        return self.site.containers("--filter", f"label={SESSION_LABEL}={self.id}")
+    async def status(self) -> str:
+        return str((await self.site.api.get(f"/sessions/{self.id}")).json["status"])
+
+    def container(self) -> str:
+        """The container of this session."""
+        (name,) = self.site.containers("--filter", f"label={SESSION_LABEL}={self.id}")
+        return name
 
     async def seen(self, *marks: str) -> Seen:
-        """Returns the processes of the session, once all that run `sleep MARK` are among them."""
+        """Returns the processes of the session, once all that are to run `sleep MARK` are among them."""
         await until(lambda: all(sleeping(mark) for mark in marks))
-        return processes_of(self.id, self.site.daemon.pid)
+        return _processes_of(self.id, self.site.daemon.pid)
 
 
 class Seen(Struct, frozen=True):
     """The processes of a session as the host sees them.
 
-    `inside` the sandbox, by its pid namespace; `first` is process 1 there; `outside` are those that hold it.
+    `inside` are those in the sandbox, by its pid namespace, `first` is process 1 there; `starter` is the daemon's
+    child, and `everyone` all of them with what holds them.
     """
 
     inside: frozenset[int]
     first: int
-    outside: frozenset[int]
-
-    @property
-    def everyone(self) -> frozenset[int]:
-        return self.inside | self.outside
+    starter: int
+    everyone: frozenset[int]
 
     async def gone(self, limit: float) -> None:
-        """Returns when none of them is there any more."""
-        await until(lambda: not [pid for pid in self.everyone if Path(f"/proc/{pid}").exists()], limit)
+        """Returns when none of them runs any more."""
+        await until(lambda: not [pid for pid in self.everyone if is_running(pid)], limit)
 
 
-def processes_of(session_id: str, daemon: int) -> Seen:
-    """Returns the processes of a session of `daemon`."""
+def _processes_of(session_id: str, daemon: int) -> Seen:
     variable = f"OUBLIETTE_SESSION_ID={session_id}".encode()
-    own = [pid for pid in pids() if variable in _read(pid, "environ").split(b"\0")]
-    spaces = {_namespace(pid) for pid in own} - {_namespace(os.getpid()), ""}
-    inside = frozenset(pid for pid in pids() if _namespace(pid) in spaces)
-    (first,) = [pid for pid in inside if _field(pid, "NSpid")[-1:] == ["1"]]
-    outside = {parent for pid in inside for parent in _ancestors(pid)} - inside
-    outside |= {pid for pid in pids() if session_id.encode() in _read(pid, "cmdline") and daemon in _ancestors(pid)}
-    return Seen(inside, first, frozenset(outside) - {1, daemon, *_ancestors(daemon)} - inside)
+    spaces = {_pid_namespace(pid) for pid in pids() if variable in _read(pid, "environ").split(b"\0")}
+    inside = frozenset(pid for pid in pids() if _pid_namespace(pid) in spaces)
+    above = {ancestor for pid in inside for ancestor in _ancestors(pid)} - {daemon, *_ancestors(daemon)}
+    # podman's container is the child of a process of its own.
+    above |= {pid for pid in pids() if session_id.encode() in _read(pid, "cmdline")}
+    (first,) = [pid for pid in inside if _field(pid, "NSpid").split()[-1] == "1"]
+    (starter,) = [pid for pid in above if _field(pid, "PPid") == str(daemon)]
+    return Seen(inside, first, starter, inside | above)
 
 
 def new_mark() -> str:
@@ -233,8 +235,7 @@ def new_mark() -> str:
 
 def sleeping(mark: str) -> list[int]:
     """Returns the processes of this host that run `sleep MARK`, in whatever sandbox."""
-    wanted = [b"sleep", mark.encode(), b""]
-    return [pid for pid in pids() if _read(pid, "cmdline").rpartition(b"/")[2].split(b"\0") == wanted]
+    return [pid for pid in pids() if _read(pid, "cmdline").rpartition(b"/")[2] == b"sleep\0%s\0" % mark.encode()]
 
 
 def command_lines() -> list[bytes]:
@@ -242,33 +243,33 @@ def command_lines() -> list[bytes]:
     return [_read(pid, "cmdline") for pid in pids()]
 
 
-def pids() -> Iterator[int]:
-    yield from [int(name) for name in os.listdir("/proc") if name.isdigit()]
+def pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
 
 def resident(pid: int) -> int:
     """Returns the bytes of memory that a process has now."""
-    return int(_field(pid, "VmRSS")[0]) * 1024
+    return int(_field(pid, "VmRSS").split()[0]) * 1024
 
 
 def _read(pid: int, name: str) -> bytes:
+    """It may have ended meanwhile."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/{name}").read_bytes()
     return b""
 
 
-def _field(pid: int, name: str) -> list[str]:
-    lines = [line.split() for line in _read(pid, "status").decode().splitlines()]
-    return next((line[1:] for line in lines if line[0] == f"{name}:"), [])
+def _field(pid: int, name: str) -> str:
+    fields = dict(line.split(":", 1) for line in _read(pid, "status").decode().splitlines())
+    return str(fields.get(name, "0")).strip()
 
 
-def _namespace(pid: int) -> str:
+def _pid_namespace(pid: int) -> str:
     with suppress(OSError):
         return os.readlink(f"/proc/{pid}/ns/pid")
-    return ""
+    return f"that of {pid}, which has ended"
 
 
 def _ancestors(pid: int) -> Iterator[int]:
-    while parent := int((_field(pid, "PPid") or ["0"])[0]):
-        yield parent
-        pid = parent
+    while pid := int(_field(pid, "PPid")):
+        yield pid

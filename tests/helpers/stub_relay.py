@@ -22,12 +22,13 @@ class ToolError(Exception):
 class StubRelay:
     """The daemon's end. `calls` are the caller tools that were called, `most` how many were under way at once.
 
-    `opened` are the trio times at which clients came.
+    `keys` are the API keys that clients have shown, `opened` the trio times at which they came.
     """
 
     def __init__(self, answer: Answer, tools: list[Any]) -> None:
         self.calls: list[tuple[str, Arguments]] = []
         self.most = 0
+        self.keys: list[str] = []
         self.opened: list[float] = []
         self._answer = answer
         self._tools = tools
@@ -51,6 +52,9 @@ class StubRelay:
         if message["method"] == "caller_tool":
             answer = await self._call(message["params"]["tool"], message["params"]["arguments"])
             await link.send({"id": message["id"], **answer})
+        elif message["method"] == "oubliette_tools":
+            self.keys.append(message["params"]["api_key"])
+            await link.send({"id": message["id"], "result": {"tools": []}})
         elif "id" in message:
             await link.send({"id": message["id"], "result": {"tools": []}})
 

@@ -249,7 +249,7 @@ async def test_a_scope_sees_its_own_project_alone(tmp_path: Path) -> None:
         ({"runtime": "auto"}, "runtime", "process"),
         ({"env": {"OUBLIETTE_SOCKET": "canary"}}, "env.OUBLIETTE_SOCKET", "daemon itself"),
         ({"env": {"A B": "canary"}}, "env", "letters, digits"),
-        ({"packs": ["a b"]}, "packs", "letters, digits"),
+        ({"packs": ["a b"]}, "packs", "one of: ot"),
         ({"name": ""}, "name", "printable"),
     ],
 )
@@ -267,7 +267,7 @@ async def test_what_a_project_cannot_be_is_refused_with_what_it_can(
 async def test_the_options_are_what_is_taken(tmp_path: Path) -> None:
     async with open_domain(tmp_path, max_active=7) as domain:
         options = await domain.run(OWNER, "project_options")
-        assert (options["agents"], options["runtimes"], options["packs"]) == (["external"], ["process"], [])
+        assert (options["agents"], options["runtimes"], options["packs"]) == (["external"], ["process"], ["ot"])
         assert options["limits"]["active_sessions_per_project"] == 7
         limit = options["limits"]["name_characters"]
         created = await domain.run(

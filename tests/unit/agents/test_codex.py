@@ -143,8 +143,8 @@ def test_without_a_free_hand_it_has_no_tools_of_its_own() -> None:
     assert "sandbox_mode" not in free
     assert free["features"] == {"plugins": False, "apps": False}
     assert (bound["sandbox_mode"], bound["approval_policy"], bound["web_search"]) == ("read-only", "never", "disabled")
-    off = {"plugins": False, "apps": False, "shell_tool": False, "view_image": False, "multi_agent": False}
-    assert bound["features"] == off
+    assert bound["features"] == {"plugins": False, "apps": False, "shell_tool": False, "view_image": False}
+    assert (free["agents"], bound["agents"]) == ({"enabled": True}, {"enabled": False})
 
 
 def test_its_endpoint_names_the_variable_of_its_key() -> None:

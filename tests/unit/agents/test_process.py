@@ -5,6 +5,7 @@ HAZARDS T20 (arguments), G9 (bounds), G10 (nothing leaks).
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -153,6 +154,22 @@ async def test_what_cannot_be_started_raises(program: Program) -> None:
     program.folder.rmdir()
     with pytest.raises(FileNotFoundError):
         await program.run("true")
+
+
+async def test_a_program_that_cannot_be_watched_is_not_left_running(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def fail(pid: int) -> int:
+        started.append(pid)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", fail)
+        with pytest.raises(OSError, match="Too many open files"):
+            await program.run("sleep", "1000")
+    assert_reaped(*started)
 
 
 async def test_what_it_leaves_in_its_group_is_killed_at_once(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:

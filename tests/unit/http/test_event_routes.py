@@ -17,7 +17,7 @@ from oubliette.http.event_routes import EventRoutes
 from oubliette.http.positions import Positions
 from oubliette.http.request import Request
 from oubliette.session import Session
-from oubliette.sessions import NewSession
+from oubliette.starting import NewSession
 from tests.helpers.domain import OTHER, OWNER, Domain, open_domain
 
 # One event of a stream: its id, where it has one, its type, and the session that it is of.

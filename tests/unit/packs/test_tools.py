@@ -1,6 +1,6 @@
-"""Tools of packs: functions of local packs in threads or under trio, and what of proxied servers the daemon adds.
+"""Tools of local packs: functions in threads or under trio.
 
-Issue 5, 5: "Sync ones run in a worker thread with a limit and a deadline"; HAZARDS T27 for names.
+Issue 5, 5: "Sync ones run in a worker thread with a limit and a deadline".
 """
 
 from __future__ import annotations
@@ -18,12 +18,10 @@ from msgspec import Raw
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from ot_pack.local import describe
-from oubliette.errors import InvalidParams, LimitExceeded, NotFound, ToolTimeout
+from oubliette.errors import InvalidParams, LimitExceeded, ToolTimeout
 from oubliette.packs import tools
-from oubliette.packs.tools import LOCAL_SECONDS, LocalPackTool, ProxiedTool
+from oubliette.packs.tools import LOCAL_SECONDS, LocalPackTool
 from oubliette.protocol.nesting import too_deep
-from oubliette.upstreams.tools import UpstreamTool
-from oubliette.upstreams.upstreams import Upstreams
 
 
 def tool_of(function: Callable[..., Any], threads: int = 4) -> LocalPackTool:
@@ -389,36 +387,3 @@ async def test_what_comes_with_a_cancellation_does_not_hide_it() -> None:
 
 async def _note_answer(function: Callable[..., Any], answers: list[Any]) -> None:
     answers.append(await call(function))
-
-
-# Proxied tools
-
-
-def proxied(**entry: Any) -> ProxiedTool:
-    entry = {"name": "issues.list", "inputSchema": {"type": "object"}, **entry}
-    listed = UpstreamTool(name="issues.list", entry=entry, fingerprint="f")
-    return ProxiedTool("github", listed, Upstreams(on_change=lambda: None))
-
-
-def test_a_proxied_tool_is_shown_from_its_schema() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"repo": {"type": "string"}, "query": {"type": "string", "description": "What"}},
-        "required": ["query"],
-    }
-    tool = proxied(inputSchema=schema, description="Lists", title="Issues")
-    assert tool.shown.signature == "github.issues_list(query: str, repo: str = '...')"
-    assert tool.shown.args == ("query: What", "repo: (no description)")
-    assert (tool.shown.source, tool.shown.description) == ("proxy:github", "Lists")
-    assert (tool.identity, tool.mcp_name) == ("github.issues.list", "github_issues_list")
-    assert tool.entry == {"inputSchema": schema, "description": "Lists", "title": "Issues"}
-    assert tool.shown is tool.shown
-
-
-def test_a_proxied_tool_may_say_nothing_of_itself() -> None:
-    assert (proxied().shown.description, proxied().shown.args) == ("", ())
-
-
-async def test_a_server_that_is_not_there_is_an_error_of_ours() -> None:
-    with pytest.raises(NotFound, match="unknown server 'github'"):
-        await proxied().call(Raw(b"{}"), ignore)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import trio
+from oubliette_client.tools import OWN
 
 import ot_pack
 from ot_pack.state import State, bound
@@ -18,7 +19,6 @@ from oubliette.declarations import Declaration, DeclarationLimits, parse_declara
 from oubliette.packs.views import AGENTS_OWN, agent_state, caller_entries, principal_state
 from oubliette.scopes import Scope
 from oubliette.toolbox import box, ot
-from oubliette_client.tools import OWN
 from tests.helpers.packs import DEMO, ObservedPacks, PlayedServer, configured, packs_of, running
 
 CONFIG = """

@@ -13,7 +13,7 @@ from oubliette.runtimes.cgroups import Groups, Limits, find_groups
 from tests.helpers.waiting import until
 
 LIMITS = Limits(memory=64 * 2**20, cpus=0.5, pids=32)
-PREFIX = "oubliette-test-"
+PREFIX = f"oubliette-test-{os.getpid()}-"
 V1_FILES = {
     "memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"),
     "pids": ("pids.max",),

@@ -11,6 +11,7 @@ from oubliette.errors import InternalError
 from oubliette.runtimes import choose as choosing
 from oubliette.runtimes import mends, trial
 from oubliette.runtimes.base import Kind, Settings
+from oubliette.runtimes.bubblewrap import BubblewrapRuntime
 from oubliette.runtimes.choose import STRENGTH, choose
 from oubliette.runtimes.mends import Lack
 from oubliette.runtimes.process import ProcessRuntime
@@ -76,6 +77,12 @@ async def test_what_is_not_installed_can_be(kind: Kind, tmp_path: Path, monkeypa
     assert found.lacks.mend.startswith("apt install ")
 
 
+async def test_root_needs_util_linux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: None if name == "nsenter" else f"/usr/bin/{name}")
+    assert (await examine("bubblewrap", make_plain_settings(tmp_path))).lacks == mends.NO_TOOLS
+
+
 async def test_an_engine_is_not_tried_without_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
     found = await examine("podman", make_plain_settings(tmp_path))
@@ -95,6 +102,48 @@ async def test_an_engine_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(trial, "TRIAL", 0.2)
     found = await examine("docker", make_plain_settings(tmp_path, image="agent"))
     assert "within 0.2 s" in str(found.lacks)
+
+
+async def test_every_kind_is_cleaned_up_after(works: Works, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kind that is configured may be another one than before the crash."""
+    cleaned: list[str] = []
+
+    async def clean(runtime: ProcessRuntime) -> None:
+        cleaned.append(runtime.name)
+
+    async def remove_left(kind: str, data_dir: Path) -> None:
+        cleaned.append(kind)
+
+    async def remove_left_groups(data_dir: Path) -> None:
+        cleaned.append("groups")
+
+    for name in ("remove_left", "remove_left_groups"):
+        monkeypatch.setattr(choosing, name, locals()[name])
+    monkeypatch.setattr(ProcessRuntime, "clean", clean)
+    works("bubblewrap")
+    settings = make_plain_settings(tmp_path)
+    await choosing.clean(await choose("auto", settings), settings)
+    assert sorted(cleaned) == ["bubblewrap", "docker", "podman", "process"]
+    works("process")
+    cleaned.clear()
+    await choosing.clean(await choose("auto", settings), settings)
+    assert sorted(cleaned) == ["docker", "groups", "podman", "process"]
+
+
+async def test_an_old_bubblewrap_does_without_the_fence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[bool] = []
+
+    async def try_out(runtime: BubblewrapRuntime) -> tuple[int, str]:
+        tried.append(runtime.fence)
+        return (1, "bwrap: Unknown option --disable-userns") if runtime.fence else (0, "")
+
+    monkeypatch.setattr(trial, "_try_out", try_out)
+    monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    found = await examine("bubblewrap", make_plain_settings(tmp_path))
+    assert tried == [True, False]
+    assert isinstance(found.runtime, BubblewrapRuntime)
+    assert not found.runtime.fence
 
 
 # What is behind a complaint
