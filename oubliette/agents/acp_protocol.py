@@ -33,6 +33,7 @@ PROTOCOL_VERSION: Final = 1
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
+_MAX_DIGITS: Final = 18
 _ABSENT: Final = (b"", b"null")
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -197,7 +198,8 @@ def receive(line: bytes) -> jsonrpc.Message | Answer | Update | None:
 
 
 def _answer(message: jsonrpc.Message) -> Answer | None:
-    if not message.id.isdigit():
+    # Our numbers are small; Python refuses to read long ones.
+    if not message.id.isdigit() or len(message.id) > _MAX_DIGITS:
         return None
     return Answer(int(message.id), message.result, _in_words(message.error))
 

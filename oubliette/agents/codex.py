@@ -181,6 +181,8 @@ class _Parser:
     def _used_since(self, totals: Mapping[str, int]) -> Heard:
         """It tells what the thread has used so far."""
         before, self._totals = self._totals, totals
+        if any(totals.get(name, 0) < count for name, count in before.items()):
+            before = {}
         return used({ours: totals.get(name, 0) - before.get(name, 0) for name, ours in _COUNTS.items()})
 
     def _item(self, item: _Item, *, is_over: bool) -> Iterator[Heard]:

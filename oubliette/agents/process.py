@@ -11,6 +11,7 @@ the signal of PR_SET_PDEATHSIG (`bwrap --die-with-parent`) is sent when the thre
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -26,7 +27,7 @@ from oubliette.agents.base import Program, Sandbox
 from oubliette.protocol.lines import CLOSED, NEED_DATA, OVERSIZED, LineReader
 
 # How long a process may take over SIGTERM before its group gets SIGKILL, in seconds.
-POLITE: Final = 2.0
+POLITE: Final = 1.5
 # How long ending it by force may take, in seconds: an engine has to be asked, and the kernel has to tidy up.
 FORCE: Final = 10.0
 # After the exit: how long what is left in the pipes may take to arrive.
@@ -119,9 +120,15 @@ class Process:
         with trio.move_on_after(DRAIN):
             await self._complaint.complete.wait()
         if self.has_exited:
-            with trio.move_on_after(_POST_MORTEM):
-                self._reason = await self.post_mortem(self._exit_code)
+            await self._find_reason()
             self._told.set()
+
+    async def _find_reason(self) -> None:
+        # Where the end was asked for, that is the reason.
+        if math.isinf(self._watching.deadline):
+            # A reason that cannot be found is none; the exit code stands.
+            with trio.move_on_after(_POST_MORTEM), suppress(OSError):
+                self._reason = await self.post_mortem(self._exit_code)
 
     async def read_complaint(self) -> None:
         await self._complaint.read(self._stderr)

@@ -21,7 +21,7 @@ from oubliette.agents.base import Program, Running
 from oubliette.agents.process import Process, started
 from oubliette.log import get as get_logger
 from oubliette.runtimes import engine, inside
-from oubliette.runtimes.asking import ask
+from oubliette.runtimes.asking import TIMED_OUT, ask
 from oubliette.runtimes.base import Room, Settings
 from oubliette.runtimes.folders import give_to_agent
 from oubliette.runtimes.instance import mark
@@ -156,8 +156,12 @@ async def remove_left(name: engine.Name, data_dir: Path, running: Collection[str
 
 async def remove(name: engine.Name, containers: Sequence[str]) -> None:
     """Kills and removes containers. What cannot be removed is logged, and the next start tries again."""
+    command = engine.remove_command(name, containers)
     try:
-        answer = await ask(engine.remove_command(name, containers), _PATIENCE)
+        answer = await ask(command, _PATIENCE)
+        if answer.exit_code not in (0, TIMED_OUT):
+            # podman gives up on one that dies by itself at that moment; the next time it finds it dead.
+            answer = await ask(command, _PATIENCE)
         reason = answer.complaint if answer.exit_code else ""
     except OSError as error:
         reason = str(error)

@@ -23,6 +23,9 @@ from oubliette.runtimes.instance import MARK, is_left
 # How long the strays of one sandbox may take to die, in seconds: they are killed, but they may have children meanwhile.
 PATIENCE: Final = 2.0
 _PAUSE: Final = 0.002
+# A stray that starts another and ends may slip through a look. So one that finds nothing is the last only if no process
+# was started meanwhile, or after so many.
+_LOOKS: Final = 3
 
 Environ = Mapping[bytes, bytes]
 
@@ -30,7 +33,7 @@ log = get_logger(__name__)
 
 
 async def end_strays(is_stray: Callable[[Environ], bool]) -> int:
-    """Kills the processes whose environment `is_stray`, as long as one is found. Returns how many they were.
+    """Kills the processes whose environment `is_stray`, until none is found. Returns how many they were.
 
     Only processes of this user, and of agents', are looked at. Within `PATIENCE` seconds, also when it is cancelled.
     """
@@ -52,8 +55,14 @@ async def end_left(data_dir: Path) -> int:
 def _end_strays(is_stray: Callable[[Environ], bool]) -> int:
     deadline = time.monotonic() + PATIENCE
     killed: set[int] = set()
-    while found := set(_killed(is_stray)):
+    in_vain = 0
+    while in_vain < _LOOKS:
+        youngest = _youngest()
+        found = set(_killed(is_stray))
         killed |= found
+        if not found and _youngest() == youngest:
+            break
+        in_vain = 0 if found else in_vain + 1
         if time.monotonic() > deadline:
             log.warning("processes of an ended session are still there", pids=sorted(found))
             break
@@ -61,14 +70,19 @@ def _end_strays(is_stray: Callable[[Environ], bool]) -> int:
     return len(killed)
 
 
+def _youngest() -> str:
+    """Returns the number of the process that was started last: proc(5), the last field of /proc/loadavg."""
+    return Path("/proc/loadavg").read_text().split()[-1]
+
+
 def _killed(is_stray: Callable[[Environ], bool]) -> Iterator[int]:
-    """Kills each stray that is there now. Yields those that had not died yet."""
-    for name in os.listdir("/proc"):
-        if name.isdigit() and int(name) != os.getpid():
+    """Kills each stray that is there now, the youngest first. Yields those that had not died yet."""
+    for pid in sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True):
+        if pid != os.getpid():
             # It has ended meanwhile, or it is somebody else's.
             with suppress(ProcessLookupError, PermissionError, FileNotFoundError):
-                if _kill(int(name), is_stray):
-                    yield int(name)
+                if _kill(pid, is_stray):
+                    yield pid
 
 
 def _kill(pid: int, is_stray: Callable[[Environ], bool]) -> bool:

@@ -98,6 +98,7 @@ def test_bubblewrap_works_where_it_is_installed(doctor: Doctor) -> None:
 
 def test_a_mount_that_cannot_be_is_said(doctor: Doctor) -> None:
     doctor.install("bwrap", "#!/bin/sh\n")
+    doctor.path = f"{doctor.bin}:{os.environ['PATH']}"
     lines = doctor.run("runtime: {kind: bubblewrap, mounts: [/no/such/folder]}")
     assert doctor.code == 1
     assert "  bubblewrap: does not work: runtime.mounts: /no/such/folder does not exist" in lines

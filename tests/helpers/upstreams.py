@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 import trio
 
 from ot_pack.config import Headers, Variables
 from ot_pack.config import ServerConfig as Configured
+from oubliette.errors import ServerDisconnected
 from oubliette.upstreams import ServerConfig, Upstreams
 from tests.helpers.waiting import until
 
@@ -98,6 +100,15 @@ class ModernHttp(HttpProcess):
         return [sys.executable, "-P", str(MODERN), "http", str(self.port)]
 
 
+# The ways over HTTP.
+CARRIED: dict[str, Callable[..., HttpProcess]] = {
+    "http": ScriptedHttp,
+    "http without stream": lambda **script: ScriptedHttp(stream=False, **script),
+    "http without session": lambda **script: ScriptedHttp(stream=False, sessions=False, sse=False, **script),
+    "http of 2026-07-28": lambda **script: ModernHttp(),
+}
+
+
 class Observed(Upstreams):
     """Upstreams that count their changes, and wait."""
 
@@ -147,3 +158,25 @@ async def running(**servers: ServerConfig) -> AsyncIterator[Observed]:
 def journal(path: Path) -> list[Any]:
     """What a scripted server wrote into its journal."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def pids(written: Path) -> list[int]:
+    """The processes that wrote a journal, in their order."""
+    return [entry["pid"] for entry in journal(written) if "pid" in entry]
+
+
+def exists(pid: int) -> bool:
+    """Whether there is such a process, dead and not yet reaped ones included."""
+    return Path(f"/proc/{pid}").exists()
+
+
+def methods(written: Path) -> list[str]:
+    """The methods that a server was asked for, in their order."""
+    return [entry["method"] for entry in journal(written) if isinstance(entry, dict) and "method" in entry]
+
+
+async def refused(upstreams: Observed, *call: Any) -> ServerDisconnected:
+    """Makes a call that fails because its server is gone."""
+    with pytest.raises(ServerDisconnected) as caught:
+        await upstreams.call(*call)
+    return caught.value

@@ -321,8 +321,10 @@ async def test_lines_that_are_nothing_are_passed_over(
     async def behave(peer: Peer) -> None:
         await peer.open_session()
         asked = await peer.prompt()
-        for line in (b"Warning", b"{}", b"[]", b'{"id": 99, "result": 1}', b'{"id": "x", "result": 1}', b"\xff", b""):
+        for line in (b"Warning", b"{}", b"[]", b'{"id": "x", "result": 1}', b"\xff", b""):
             await peer.send_line(line)
+        for number in (b"99", b"-1", b"1.0", b"9" * 5000):
+            await peer.send_line(b'{"id": %b, "result": 1}' % number)
         await peer.say("before")
         await peer.say("x" * 10_000)
         await peer.answer(asked, {"stopReason": "end_turn"})

@@ -47,6 +47,13 @@ def test_of_a_following_turn_its_own_usage_is_told() -> None:
     assert heard(streams.CODEX, f"{streams.CODEX}-resumed")[-1] == Used({"input_tokens": 1, "output_tokens": 1})
 
 
+def test_a_count_that_began_anew_is_the_turns_own() -> None:
+    parser = CODEX.parser()
+    counts = [{"input_tokens": 5, "output_tokens": 5}, {"input_tokens": 2, "output_tokens": 9}]
+    lines = [json.dumps({"type": "turn.completed", "usage": count}).encode() for count in counts]
+    assert [used for line in lines for used in parser.hear(line)] == [Used(count) for count in counts]
+
+
 def test_a_refusal_of_its_model_is_the_turns_failure() -> None:
     [begun, ended] = heard(f"{streams.CODEX}-refused")
     assert isinstance(begun, Begun)

@@ -110,6 +110,18 @@ async def test_how_it_ended_is_said_in_words(engine: Engine, script: str, oom: s
     assert done.exit_code == int(script.rpartition(" ")[2])
 
 
+async def test_a_reason_that_cannot_be_found_is_none(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = engine.runtime()
+
+    async def fail(name: str) -> bool:
+        raise OSError("no engine any more")
+
+    monkeypatch.setattr(runtime, "has_run_out_of_memory", fail)
+    async with runtime.open(make_room(engine.root)) as sandbox:
+        done = await run(sandbox, "sh", "-c", "echo bad >&2; exit 3")
+    assert (done.exit_code, done.complaint) == (3, "bad")
+
+
 async def test_a_cancelled_program_has_its_container_removed(engine: Engine) -> None:
     runtime = engine.runtime()
     async with runtime.open(make_room(engine.root)) as sandbox:

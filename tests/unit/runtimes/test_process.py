@@ -27,10 +27,11 @@ print(subprocess.Popen(["sleep", "1000"], start_new_session=True, **nowhere).pid
 
 FORK_ON = """
 import os, time
-for _ in range(200):
+for _ in range(100):
     if os.fork():
         os._exit(0)
     os.setsid()
+    time.sleep(0.01)
 time.sleep(1000)
 """
 
