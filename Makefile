@@ -40,6 +40,7 @@ bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.idle
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.agents
 
 # The outputs in docs/ot.md, which a test compares.
 docs: $(DEVELOPMENT)

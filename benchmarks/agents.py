@@ -11,11 +11,11 @@ one, so that a slow minute of the machine hits both. One round before the others
 
 The aims: at most 150 ms more for `process` and `bubblewrap`, at most 300 ms more for `podman`.
 
-The crowd: `--sessions` of the example agent, asked for at once over one WebSocket, each of which calls its caller's tool
-`--calls` times, one call after the other. The caller answers at once. `call` is how long a call took at the agent,
-client and all, while the others were starting or calling; `relay` is the part of it from the daemon's reading of the
-request to the answer that it took from the caller, in whole ms. Where the machine has more than two cores, everything
-here runs on two of them.
+The crowd: `--sessions` of the example agent, asked for at once over one WebSocket, each of which calls its caller's
+tool `--calls` times, each answer followed at once by the next call. The caller answers at once. `call` is how long a
+call took at the agent, client and all; `relay` is the part of it between the daemon's reading of the request and its
+reading of the caller's answer, in whole ms. No call is left out: not those made while other agents still start, nor
+those made while others end. Where the machine has more than two cores, the crowd and its daemon have two of them.
 
 The aims: all finish, and the p99 of the calls stays under 250 ms.
 
@@ -81,7 +81,9 @@ class Starts(msgspec.Struct, frozen=True):
 
 
 class Crowd(msgspec.Struct, frozen=True):
-    """Sessions at once: when the first and the last had its tools and when the last had ended, in s; its calls in ms."""
+    """Sessions at once: when the first and the last of them had their tools, and when the last had ended, in s; their
+    calls, in ms, the shortest first.
+    """
 
     sessions: int
     finished: int

@@ -1,4 +1,4 @@
-"""The example agent with a stopwatch: `python benchmarks/stopwatch.py [PROMPT]`, run in sandboxes by `benchmarks.agents`.
+"""The example agent with a stopwatch: `python benchmarks/stopwatch.py [PROMPT]`, run by `benchmarks.agents`.
 
 It does what `examples/agent.py` does, and says besides:
 
@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-# The repository, whatever this file's own folder holds: sandboxes show these two files of it and no more.
+# The repository, of which sandboxes show this file and the example.
 sys.path[0] = str(Path(__file__).parent.parent)
 
-from examples import agent
+from examples import agent  # noqa: E402  # it is found by the line above
 
 
 class TimedServer(agent.McpServer):

@@ -9,7 +9,7 @@ from oubliette.config import Config, ProgramProfile
 from oubliette.runtimes.base import Settings
 
 # Below the data directory: the bundles (`oubliette.bundle.ensure`).
-BUNDLES: Final = "bundle"
+BUNDLES: Final = "client"
 _PROMPT: Final = "{prompt}"
 
 

@@ -3,9 +3,11 @@
 upstreams   all of them, as the daemon knows them: configure, status, tools, problems, call
 upstream    one of them: connected, supervised, connected again; its list of tools
 calls       one call
-tools, text, backoff      what may be offered of a hostile list; when to try again. Plain functions
-connection  the seam: what the above know of a connection
-loading, sdk, stdio, http      behind it, the official MCP SDK. Imported when a server is configured, and only then
+tools, text, backoff   what may be offered of a hostile list; when to try again. Plain functions
+connection  the seam: what all of the above know of a connection
+loading     imports what is behind it, when a server is configured and only then:
+sdk, tap    a session of the official MCP SDK, and what goes past it
+stdio; http, http_client, liveness; messages   the transports under the session, and what they read and write
 """
 
 from __future__ import annotations

@@ -269,6 +269,8 @@ class HttpTransport:
                     if response.status_code == 200 and is_stream(response):
                         await self._hear(response, events)
                     elif response.status_code < 500:
+                        if response.status_code == 404:  # no such stream, or no such session: a ping tells
+                            self._liveness.doubt()
                         return
             self._liveness.doubt()
             await trio.sleep(events.retry)

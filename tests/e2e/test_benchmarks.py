@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from benchmarks import crowd
+from benchmarks import agents, crowd
 from benchmarks.followers import Follower
 from benchmarks.http1 import ChunkReader, EventReader, ResponseReader, request
 from benchmarks.load import DAEMON_SOCKET, FLOOR_SOCKET, SDK
@@ -76,6 +76,16 @@ async def test_startup_prints_daemon_and_client() -> None:
     result = json.loads(await run_quickly("startup", "--json"))
     assert {name: len(runs) for name, runs in result.items()} == {"daemon_ms": 1, "client_ms": 1, "client_mib": 1}
     assert all(value > 0 for runs in result.values() for value in runs)
+
+
+async def test_agents_prints_the_starts_beside_those_by_hand_and_a_crowd() -> None:
+    result = json.loads(await run_quickly("agents", "--json"))
+    assert list(result["starts"]) == ["process"]
+    assert all(len(runs) == 1 and runs[0] > 0 for runs in result["starts"]["process"].values())
+    seen = result["crowd"]
+    assert (seen["sessions"], seen["finished"]) == (3, 3)
+    assert len(seen["call_ms"]) == len(seen["relay_ms"]) == 6
+    assert 0 < seen["first_listed"] <= seen["last_listed"] < seen["seconds"]
 
 
 async def test_a_benchmark_that_is_terminated_leaves_no_process() -> None:
@@ -148,6 +158,25 @@ def test_a_crowd_is_held_against_the_few_at_the_same_rate() -> None:
     *_, missed = crowd.table({few: row(p99_ms=2), many: row(p99_ms=10)})
     assert met.endswith("4.50 times as long, of less than 5: met")
     assert missed.endswith("5.00 times as long, of less than 5: MISSED")
+
+
+def test_what_the_daemon_adds_is_judged_round_by_round() -> None:
+    # The machine was slow in the second round: both were.
+    starts = agents.Starts(daemon_ms=[250, 900, 251], hand_ms=[100, 700, 99])
+    _, within, beyond = agents.table(agents.Result({"podman": starts, "process": starts}, {}, None))
+    assert (within.split()[3:], beyond.split()[3:]) == (["152", "300", "met"], ["152", "150", "MISSED"])
+
+
+def test_a_crowd_of_agents_is_held_to_its_p99() -> None:
+    def lines(call_ms: float) -> list[str]:
+        seen = agents.Crowd(3, 3, 0.1, 0.2, 0.3, 0.1, [1.0] * 98 + [call_ms] * 2, [1.0])
+        return list(agents.table(agents.Result({}, {"podman": "there is none"}, seen)))
+
+    missing, first, *_, met = lines(249.0)
+    assert missing == "podman: not measured: there is none"
+    assert first.startswith("3 of 3 sessions finished in 0.3 s")
+    assert met.endswith("met")
+    assert lines(250.0)[-1].endswith("MISSED")
 
 
 def test_a_socket_is_judged_beside_the_sdk_relay_and_its_own_floor() -> None:

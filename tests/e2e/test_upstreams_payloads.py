@@ -22,6 +22,7 @@ from tests.helpers.upstreams import (
     Observed,
     ScriptedHttp,
     http,
+    journal,
     modern,
     refused,
     running,
@@ -201,6 +202,50 @@ async def test_a_server_that_does_not_read_holds_nobody_up() -> None:
 async def _time_out(upstreams: Upstreams) -> None:
     with pytest.raises(ServerTimeout):
         await upstreams.call("one", "echo", b'{"text": "%b"}' % (b"x" * 100_000))
+
+
+async def test_a_stream_that_ends_before_its_answer_is_taken_up_again(tmp_path: Path) -> None:
+    """MCP, "Resumability and Redelivery"."""
+    written = tmp_path / "journal"
+    with ScriptedHttp(breaks="resumed", journal=str(written)) as process, trio.fail_after(LIMIT):
+        async with running(one=http(process.url)) as upstreams:
+            assert (await upstreams.answer("one", "echo", a=1))["structuredContent"] == {"a": 1}
+    assert [entry for entry in journal(written) if "resumed" in entry] == [{"resumed": "1"}]
+
+
+async def test_a_stream_that_is_not_taken_up_again_costs_its_call() -> None:
+    with ScriptedHttp(breaks="lost") as process, trio.fail_after(LIMIT):
+        async with running(one=http(process.url)) as upstreams:
+            with pytest.raises(ServerError, match="its stream ended without an answer"):
+                await upstreams.answer("one", "echo")
+            assert upstreams.status == {"one": "connected"}
+
+
+async def test_a_result_of_2026_07_28_loses_the_mark_of_its_hop_and_no_more() -> None:
+    result = '{"resultType":"complete","content":[],"_meta":{"n":1.10},"isError":false}'
+    with trio.fail_after(LIMIT):
+        async with running(one=scripted(modern=True)) as upstreams:
+            arguments = json.dumps({"message": f'{{"jsonrpc":"2.0","id":$ID,"result":{result}}}'}).encode()
+            answer = await upstreams.call("one", "text", arguments)
+            assert answer == b'{"content":[],"_meta":{"n":1.10},"isError":false}'
+
+
+async def test_arguments_of_2026_07_28_travel_as_headers_where_the_tool_says_so() -> None:
+    schema = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}}}
+    tools = [{"name": "seen", "inputSchema": schema}, "no tool"]
+    with ScriptedHttp(modern=True, sessions=False, tools=tools) as process, trio.fail_after(LIMIT):
+        async with running(one=http(process.url)) as upstreams:
+            headers = (await upstreams.answer("one", "seen", region="eu"))["structuredContent"]["headers"]
+    found = {name.lower(): value for name, value in headers.items()}
+    assert (found["mcp-param-region"], found["mcp-name"], found["mcp-method"]) == ("eu", "seen", "tools/call")
+
+
+async def test_a_server_of_2026_07_28_that_asks_for_input_is_declined() -> None:
+    result = '{"resultType":"input_required","inputRequests":{"a":{"method":"roots/list"}}}'
+    with trio.fail_after(LIMIT):
+        async with running(one=scripted(modern=True)) as upstreams:
+            with pytest.raises(ServerError, match='it asks for "input_required", which nobody here can give'):
+                await upstreams.answer("one", "text", message=f'{{"jsonrpc":"2.0","id":$ID,"result":{result}}}')
 
 
 @pytest.mark.parametrize("way", ["http", "stdio"])

@@ -20,9 +20,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 Send = Callable[[dict[str, Any] | str], None]
 ANY = {"type": "object"}
@@ -60,6 +59,10 @@ class Script:
     stubborn: bool = False
     # A file that gets a line for each message that came, and one for its process id.
     journal: str = ""
+    # Speaks 2026-07-28, without `subscriptions/listen`.
+    modern: bool = False
+    # HTTP: ends the stream of a call before its answer, which a GET from there on gets: "resumed", or does not: "lost".
+    breaks: str = ""
     # HTTP: whether there is a GET stream, sessions, an answer as a stream; a status for a method instead of an answer.
     port: int = 0
     stream: bool = True
@@ -107,8 +110,10 @@ class Server:
             send(f'{{"jsonrpc":"2.0","id":{json.dumps(id)},"result":{{"tools":{self.script.tools_text}}}}}')
             return
         known = {"initialize": self._initialize, "ping": lambda params: {}, "tools/list": self._list}
+        if self.script.modern:
+            known["server/discover"] = self._discover
         if method in known:
-            send({"jsonrpc": "2.0", "id": id, "result": known[method](params)})
+            send({"jsonrpc": "2.0", "id": id, "result": {**known[method](params), **self._marks()}})
         elif method == "tools/call":
             self._call(id, params, send)
         else:
@@ -118,6 +123,12 @@ class Server:
         info = {"name": "scripted", "version": "1"}
         capabilities = {"tools": {"listChanged": True}}
         return {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
+
+    def _discover(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {"listChanged": True}}}
+
+    def _marks(self) -> dict[str, Any]:
+        return {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if self.script.modern else {}
 
     def _list(self, params: dict[str, Any]) -> dict[str, Any]:
         if self.tools is not None:
@@ -146,7 +157,8 @@ class Server:
         if isinstance(result, str):
             send(result.replace("$ID", json.dumps(id)))
         elif result is not None:
-            send({"jsonrpc": "2.0", "id": id, "result": result})
+            marks = {"resultType": "complete"} if self.script.modern else {}
+            send({"jsonrpc": "2.0", "id": id, "result": {**marks, **result}})
 
     def _cancelled(self, id: Any) -> threading.Event:
         return self.cancelled.setdefault(id, threading.Event())
@@ -250,128 +262,6 @@ def serve_stdio(server: Server) -> None:
         time.sleep(1)
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Streamable HTTP, one session's worth: every GET stream gets what is unasked."""
-
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: HttpServer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-    def do_POST(self) -> None:
-        mcp = self.server.mcp
-        mcp.text = self.rfile.read(int(self.headers["content-length"])).decode()
-        message = json.loads(mcp.text)
-        method = message.get("method", "")
-        mcp.headers = dict(self.headers.items())
-        stale = mcp.script.sessions and method not in ("initialize", "server/discover")
-        stale = stale and self.headers.get("mcp-session-id") not in self.server.mcp.sessions
-        if stale or method in mcp.script.statuses:
-            self._plain(404 if stale else mcp.script.statuses[method])
-        elif not method or "id" not in message:
-            mcp.handle(message, lambda message: None)
-            self._plain(202)
-        elif mcp.script.sse:
-            self._stream(message)
-        else:
-            self._json(message)
-
-    def do_GET(self) -> None:
-        script = self.server.mcp.script
-        if not script.stream:
-            self._plain(405)
-        elif script.sessions and self.headers.get("mcp-session-id") not in self.server.mcp.sessions:
-            self._plain(404)
-        else:
-            self._unasked()
-
-    def do_DELETE(self) -> None:
-        self.server.mcp.note("goodbye")
-        self.server.mcp.sessions.discard(self.headers.get("mcp-session-id"))
-        self._plain(204)
-
-    def _plain(self, status: int) -> None:
-        self.send_response(status)
-        if self.server.mcp.script.location:
-            self.send_header("Location", self.server.mcp.script.location)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def _begin(self, kind: str, method: str = "") -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        if method == "initialize" and self.server.mcp.script.sessions:
-            session = str(uuid4())
-            self.server.mcp.sessions.add(session)
-            self.send_header("Mcp-Session-Id", session)
-        if self.server.mcp.script.encoding:
-            self.send_header("Content-Encoding", self.server.mcp.script.encoding)
-
-    def _json(self, message: dict[str, Any]) -> None:
-        answers: list[dict[str, Any] | str] = []
-        self.server.mcp.handle(message, answers.append)
-        text = answers[-1] if isinstance(answers[-1], str) else json.dumps(answers[-1])
-        self._begin("application/json", message["method"])
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def _stream(self, message: dict[str, Any]) -> None:
-        self._begin("text/event-stream", message["method"])
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.server.mcp.handle(message, self._send)
-        self._chunk(b"")
-
-    def _unasked(self) -> None:
-        waiting: queue.Queue[dict[str, Any] | str] = queue.Queue()
-        self.server.listeners.append(waiting)
-        self._begin("text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        self.wfile.flush()
-        self.server.mcp.note("listened to")
-        while True:
-            self._send(waiting.get())
-
-    def _send(self, message: dict[str, Any] | str) -> None:
-        text = message if isinstance(message, str) else json.dumps(message)
-        self._chunk(f"data: {text}\n\n".encode())
-
-    def _chunk(self, data: bytes) -> None:
-        try:
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
-            self.wfile.flush()
-        except OSError:
-            self.close_connection = True
-
-
-class HttpServer(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def __init__(self, mcp: Server) -> None:
-        super().__init__(("127.0.0.1", mcp.script.port), Handler)
-        self.mcp = mcp
-        self.listeners: list[queue.Queue[dict[str, Any] | str]] = []
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        pass
-
-
-def serve_http(server: Server) -> None:
-    http = HttpServer(server)
-
-    def tell(message: dict[str, Any] | str) -> None:
-        for listener in http.listeners:
-            listener.put(message)
-
-    server.unasked = tell
-    print(f"listening on {http.server_port}", flush=True)
-    http.serve_forever()
-
-
 def expanded(text: str) -> str:
     """Replaces `<3 x>` by `xxx`: an argument of a command must not be long."""
     return re.sub(r"<(\d+) (.)>", lambda found: found[2] * int(found[1]), text)
@@ -385,7 +275,13 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in script.stderr:
         print(line, file=sys.stderr, flush=True)
-    {"stdio": serve_stdio, "http": serve_http}[sys.argv[1]](server)
+    if sys.argv[1] == "stdio":
+        serve_stdio(server)
+        return
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    from tests.helpers.mcp_server_http import serve_http
+
+    serve_http(server)
 
 
 if __name__ == "__main__":

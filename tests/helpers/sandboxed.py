@@ -30,8 +30,8 @@ from tests.helpers.runtimes import image, made_bundle, podman_environment
 from tests.helpers.waiting import is_running, until
 
 # Small enough to be reached in no time, and enough for Python, a client and what starts them.
-MEMORY = 160 * 2**20
-LIMITS: Mapping[str, Any] = {"memory": MEMORY, "cpus": 2, "pids": 48}
+LIMITS: Mapping[str, Any] = {"memory": 160 * 2**20, "cpus": 2, "pids": 48}
+SANDBOXES = ("bubblewrap", "podman")
 AGENTS = {
     "default": "shell",
     "profiles": {
@@ -73,7 +73,8 @@ def config_of(runtime: Mapping[str, Any]) -> str:
 def podman_here() -> tuple[str, Mapping[str, str], str]:
     """Returns an image for podman, what that needs in its environment, and why it does not work here."""
     try:
-        return image(), podman_environment(), ""
+        environment = podman_environment()
+        return image(), environment, ""
     except pytest.skip.Exception as skipped:
         return "", {}, str(skipped)
 
@@ -95,19 +96,35 @@ class Site:
         assert not result.get("isError"), result
         return result["structuredContent"]
 
+    async def runtimes(self) -> list[str]:
+        """The names of the runtimes that are to be had."""
+        return list((await self.tool("project_options"))["runtimes"])
+
+    def need(self, runtime: str) -> None:
+        """Skips the test where a runtime is not to be had. For fixtures that are not async: the others lose reasons."""
+        if runtime not in trio.run(self.runtimes):
+            pytest.skip(self._missing.get(runtime) or f"{runtime}: {self.chosen['passed_over'].get(runtime)}")
+
+    @property
+    def chosen(self) -> Any:
+        """What the daemon's log says of the choice of its runtime."""
+        (line,) = [line for line in self.daemon.log_text.splitlines() if '"runtime chosen"' in line]
+        return json.loads(line)
+
     async def project(self, runtime: str, **more: Any) -> str:
-        """Makes a project of that runtime and returns its id. Skips the test where the runtime is not to be had."""
-        there = (await self.tool("project_options"))["runtimes"]
-        if runtime not in there:
-            pytest.skip(self._missing.get(runtime) or f"{runtime} does not work here; there is {', '.join(there)}")
+        """Makes a project of that runtime and returns its id."""
         made = await self.tool("project_create", name=f"p-{secrets.token_hex(4)}", runtime=runtime, **more)
         return str(made["project_id"])
 
     @asynccontextmanager
-    async def session(self, project: str | None, script: str, *, agent: str = "shell", **more: Any) -> AsyncIterator[Watched]:
+    async def session(
+        self, project: str | None, script: str, *, agent: str = "shell", **more: Any
+    ) -> AsyncIterator[Watched]:
         """A session whose agent runs `script`, followed from its beginning. It ends with the block."""
         place = {"project_id": project} if project else {}
-        reply = await self.api.post("/sessions", {"message": script, "agent": agent, "context": CONTEXT, **place, **more})
+        reply = await self.api.post(
+            "/sessions", {"message": script, "agent": agent, "context": CONTEXT, **place, **more}
+        )
         assert reply.status == 201, reply.body
         path = f"/sessions/{reply.json['session_id']}"
         try:
@@ -137,11 +154,40 @@ class Site:
 def open_site(runtime: Mapping[str, Any], environ: Mapping[str, str] = {}, **missing: str) -> Iterator[Site]:
     """A daemon with agents that are scripts, as long as the block."""
     daemon = DaemonProcess(config_of(runtime), environ=dict(environ))
-    # The bundle takes a second to compile, and is the same for every daemon.
+    give_bundle(daemon)
+    with daemon:
+        site = Site(daemon, missing)
+        try:
+            yield site
+        finally:
+            # Of a test that failed while its daemon was dead.
+            daemon.kill()
+            for name in site.containers():
+                subprocess.run(["podman", "rm", "--force", "--time=0", name], capture_output=True)
+
+
+@contextmanager
+def open_shared_site(runtime: Mapping[str, Any]) -> Iterator[Site]:
+    """A daemon with every runtime that works here, for tests that leave it as it was."""
+    image, environ, why = podman_here()
+    with open_site({"kind": "auto", "image": image, **runtime}, environ, podman=why) as site:
+        yield site
+        assert site.leavings() == [], site.daemon.log_text
+        assert site.daemon.stop() == 0
+        errors = [line for line in site.daemon.log_text.splitlines() if '"level": "error"' in line]
+        assert not errors, "nothing that an agent did may be an error of the daemon's own"
+
+
+def need_limits(runtime: str) -> None:
+    """Skips the test where a runtime cannot limit what a session takes."""
+    if runtime == "bubblewrap" and (missing := find_groups("oubliette-test-").missing):
+        pytest.skip(f"bubblewrap cannot limit {', '.join(missing)} here: no control group can be made")
+
+
+def give_bundle(daemon: DaemonProcess) -> None:
+    """Spares a daemon that has not been started a second: the bundle is the same for all, and takes that to compile."""
     daemon.data_dir.mkdir(mode=0o700)
     shutil.copytree(made_bundle(), daemon.data_dir / BUNDLES / made_bundle().name)
-    with daemon:
-        yield Site(daemon, missing)
 
 
 class Watched:
