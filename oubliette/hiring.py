@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import trio
 from msgspec.structs import replace
@@ -22,15 +21,12 @@ from oubliette.config import (
     EndpointProfile,
     ExternalProfile,
     Profile,
-    ProgramProfile,
 )
 from oubliette.homes import Homes
 from oubliette.runtimes.base import Settings
 from oubliette.runtimes.choose import choose, clean
+from oubliette.runtimes.configured import BUNDLES, settings_of
 from oubliette.workplace import Workforce
-
-# Below the data directory: what sandboxes show their agents of ours (`oubliette client bundle`).
-BUNDLES: Final = "client"
 
 
 async def hire(config: Config, data_dir: Path, homes: Homes) -> tuple[Workforce, Callable[[], Awaitable[None]]]:
@@ -50,23 +46,11 @@ async def hire(config: Config, data_dir: Path, homes: Homes) -> tuple[Workforce,
 
 
 async def _settings(config: Config, data_dir: Path) -> Settings:
-    runtime = config.runtime
     folder = data_dir / BUNDLES
-    profiles = [profile for profile in config.agents.profiles.values() if isinstance(profile, ProgramProfile)]
-    return Settings(
-        data_dir=data_dir,
-        # A process of this host has the daemon's own client.
-        bundle=folder if runtime.kind == "process" else await trio.to_thread.run_sync(bundle.ensure, folder),
-        network=runtime.network,
-        model_hosts=runtime.model_hosts,
-        image=runtime.image,
-        memory=runtime.memory_bytes,
-        cpus=runtime.cpus,
-        pids=runtime.pids,
-        extra_args=runtime.extra_args,
-        mounts=runtime.mounts,
-        commands=tuple(profile.command for profile in profiles),
-    )
+    # A process of this host has the daemon's own client.
+    needs_bundle = config.runtime.kind != "process"
+    made = await trio.to_thread.run_sync(bundle.ensure, folder) if needs_bundle else folder
+    return settings_of(config, data_dir, made)
 
 
 def _agent(profile: Profile) -> Agent | None:
