@@ -10,9 +10,10 @@ SUITE := $(CONFORMANCE)/node_modules/.package-lock.json
 PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 CLIENTS := tests/clients
 CALLERS := $(CLIENTS)/node_modules/.package-lock.json
+AGENTS := tests/agents/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
-.PHONY: demo test check conformance run bench docs lock clean
+.PHONY: demo test check conformance agents run bench docs lock clean
 
 demo: $(RUNTIME)
 	$(BIN)/oubliette demo
@@ -33,6 +34,10 @@ check: $(DEVELOPMENT)
 conformance: $(DEVELOPMENT) $(SUITE) $(CALLERS)
 	$(BIN)/python -m pytest $(CONFORMANCE) tests/e2e/test_mcp_clients.py
 
+# Real agents, with a scripted model: a gigabyte of packages, and ten seconds of CPU a turn for some, so apart from `make test`.
+agents: $(DEVELOPMENT) $(AGENTS)
+	$(BIN)/python -m pytest -m heavy
+
 bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.relay
 	$(BIN)/python -m benchmarks.fanout
@@ -40,6 +45,7 @@ bench: $(DEVELOPMENT)
 	$(BIN)/python -m benchmarks.parallel
 	$(BIN)/python -m benchmarks.idle
 	$(BIN)/python -m benchmarks.startup
+	$(BIN)/python -m benchmarks.ot
 	$(BIN)/python -m benchmarks.agents
 
 # The outputs in docs/ot.md, which a test compares.
@@ -54,7 +60,7 @@ lock:
 	rm -rf $(VENV)-lock
 
 clean:
-	rm -rf $(VENV) $(VENV)-lock $(CONFORMANCE)/node_modules $(CLIENTS)/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(VENV)-lock tests/*/node_modules .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.11 …")'
@@ -74,4 +80,8 @@ $(SUITE): $(CONFORMANCE)/package.json $(CONFORMANCE)/package-lock.json
 
 $(CALLERS): $(CLIENTS)/package.json $(CLIENTS)/package-lock.json
 	npm ci --prefix $(CLIENTS) --no-audit --no-fund
+	@touch $@
+
+$(AGENTS): tests/agents/package.json tests/agents/package-lock.json
+	npm ci --prefix tests/agents --no-audit --no-fund
 	@touch $@

@@ -6,6 +6,7 @@
 `python -m benchmarks.parallel`: what concurrent calls of one session gain.
 `python -m benchmarks.idle`: the memory and CPU of idle sessions.
 `python -m benchmarks.startup`: how soon the daemon and the client are ready.
+`python -m benchmarks.ot`: how quickly the `ot` pack shows a catalogue of 2,000 tools.
 `python -m benchmarks.agents`: how soon an agent has its tools, beside starting it by hand, and 50 agents at once.
 
 Everything stays on loopback and unix sockets, lies in temporary folders, and is bounded in count and time.

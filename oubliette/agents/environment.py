@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-# The daemon's environment may hold secrets of its own: an agent gets these variables of it and no others.
-_PASSED_ON: Final = (
+# The daemon's environment may hold secrets of its own: programs that it starts get these variables of it and no others.
+PASSED_ON: Final = (
     "PATH",
     "HOME",
     "USER",
@@ -42,7 +42,7 @@ def agent_environment(
 ) -> dict[str, str]:
     """Returns the variables of a session's agent on this host."""
     return {
-        **{name: environ[name] for name in _PASSED_ON if name in environ},
+        **{name: environ[name] for name in PASSED_ON if name in environ},
         "OUBLIETTE_SOCKET": str(socket),
         "OUBLIETTE_SESSION_ID": session_id,
         "OUBLIETTE_PROJECT_ID": project_id,

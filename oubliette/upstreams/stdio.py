@@ -18,26 +18,13 @@ import trio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.shared.message import SessionMessage
 
+from oubliette.agents.environment import PASSED_ON
 from oubliette.log import get as get_logger
 from oubliette.protocol.lines import CLOSED, NEED_DATA, LineReader
 from oubliette.upstreams.connection import Fate, RemoteError, ServerConfig
 from oubliette.upstreams.messages import MAX_MESSAGE_BYTES, Ledger, UnreadableError, read_untrusted, write
 from oubliette.upstreams.text import clean_line
 
-# The daemon's environment may hold secrets of its own: a server gets these variables of it, and its own `env`.
-PASSED_ON: Final = (
-    "PATH",
-    "HOME",
-    "USER",
-    "LOGNAME",
-    "SHELL",
-    "LANG",
-    "LANGUAGE",
-    "LC_ALL",
-    "LC_CTYPE",
-    "TZ",
-    "TMPDIR",
-)
 # MCP, "Lifecycle", shutdown over stdio: its stdin is closed, then SIGTERM, then SIGKILL. In seconds; together they
 # bound how long a server can hold up a stop.
 EOF_GRACE: Final = 0.5

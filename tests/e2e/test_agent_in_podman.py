@@ -15,6 +15,7 @@ from tests.helpers.process import DaemonProcess
 from tests.helpers.runtimes import image, podman_environment
 from tests.helpers.scripted_model import ScriptedModel
 
+pytestmark = pytest.mark.heavy
 SCRIPT: list[dict[str, Any]] = [{"calls": [LOOK]}, {"say": "all done: {last}"}]
 
 

@@ -28,6 +28,7 @@ from tests.helpers.scripted_model import ScriptedModel, serve
 from tests.helpers.stub_relay import Arguments, StubRelay, ToolError, stub_relay
 from tests.helpers.waiting import until
 
+pytestmark = pytest.mark.heavy
 BIN = Path(__file__).parent.parent / "agents" / "node_modules" / ".bin"
 # Beyond anything that a loaded machine needs: OpenCode starts for 5 s of CPU.
 PATIENCE = 300

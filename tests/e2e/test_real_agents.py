@@ -22,7 +22,7 @@ SCRIPT: list[dict[str, Any]] = [
     {"calls": [{"call": "myapp_fail"}]},
     {"say": "all done: {last}"},
 ]
-AGENTS = ("claude", "codex", "opencode", "acp")
+AGENTS = ("claude", "codex", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("opencode", "acp")))
 needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt install bubblewrap"
 )
