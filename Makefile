@@ -13,7 +13,7 @@ CALLERS := $(CLIENTS)/node_modules/.package-lock.json
 AGENTS := tests/agents/node_modules/.package-lock.json
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint requirements.lock
 
-.PHONY: demo test check conformance agents run bench docs lock clean
+.PHONY: demo test check conformance heavy run bench docs lock clean
 
 demo: $(RUNTIME)
 	$(BIN)/oubliette demo
@@ -34,8 +34,9 @@ check: $(DEVELOPMENT)
 conformance: $(DEVELOPMENT) $(SUITE) $(CALLERS)
 	$(BIN)/python -m pytest $(CONFORMANCE) tests/e2e/test_mcp_clients.py
 
-# Real agents, with a scripted model: a gigabyte of packages, and ten seconds of CPU a turn for some, so apart from `make test`.
-agents: $(DEVELOPMENT) $(AGENTS)
+# Real agents, with a scripted model: a gigabyte of packages, and ten seconds of CPU a turn for some. And fork bombs and memory hogs,
+# which take the whole machine for a while. So they are apart from `make test`; CI runs them.
+heavy: $(DEVELOPMENT) $(AGENTS)
 	$(BIN)/python -m pytest -m heavy
 
 bench: $(DEVELOPMENT)

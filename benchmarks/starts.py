@@ -35,6 +35,8 @@ from tests.helpers.stub_relay import stub_relay
 
 # The example agent calls its caller's tool with it.
 PROMPT: Final = "start"
+# An engine is asked what is left, and to remove it; each takes 0.1 s.
+CLEAN_SECONDS: Final = 20.0
 
 
 class ByDaemon(Struct, frozen=True):
@@ -109,8 +111,13 @@ async def by_hand(configuration: str) -> AsyncIterator[ByHand]:
         folder = Path(name)
         (folder / "c.yaml").write_text(configuration)
         config = load(folder / "c.yaml", environ=os.environ, overrides={})
-        workforce, _ = await hire(config, folder, Homes(folder))
-        yield ByHand(workforce, folder, ModelDoor(config.runtime.model_hosts))
+        workforce, clean = await hire(config, folder, Homes(folder))
+        try:
+            yield ByHand(workforce, folder, ModelDoor(config.runtime.model_hosts))
+        finally:
+            # Ctrl-C reaches the task that waits here even where it is shielded: also while it removes a container.
+            with trio.move_on_after(CLEAN_SECONDS, shield=True):
+                await clean()
 
 
 async def _echo(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

@@ -73,7 +73,8 @@ async def test_req_ctr_002_caller_declares_tools_at_session_start(api: Api) -> N
             "type": "caller_tools_config",
             "params": {"caller_id": "myapp", "tools": [{**SEND, "timeout_seconds": 60}]},
         }
-        assert packs == {"jsonrpc": "2.0", "type": "pack_tools_config", "params": {"tools": []}}
+        assert packs["type"] == "pack_tools_config"
+        assert {tool["pack"] for tool in packs["params"]["tools"]} == {"ot"}
 
 
 async def test_req_ctr_002_a_new_declaration_reaches_the_link(api: Api) -> None:

@@ -418,6 +418,7 @@ except OSError as error:
 """
 
 
+@pytest.mark.heavy
 async def test_a_fork_bomb_is_stopped(host: Host) -> None:
     """HAZARDS F25."""
     runtime = await host.runtime()
@@ -434,6 +435,7 @@ async def test_a_fork_bomb_is_stopped(host: Host) -> None:
             assert (await run(neighbour, "echo", "well")).lines == ["well"]
 
 
+@pytest.mark.heavy
 async def test_a_memory_hog_is_stopped_and_it_is_said(host: Host) -> None:
     runtime = await host.runtime()
     skip_without(runtime, "memory")
@@ -447,6 +449,7 @@ async def test_a_memory_hog_is_stopped_and_it_is_said(host: Host) -> None:
         assert (await run(sandbox, "echo", "again")).lines == ["again"], "the next turn has its memory back"
 
 
+@pytest.mark.heavy
 async def test_what_lies_in_memory_is_bounded(host: Host) -> None:
     """/tmp is memory, and is the one place for files that is not on a disk."""
     script = (

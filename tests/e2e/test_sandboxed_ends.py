@@ -94,6 +94,7 @@ signal.pause()
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("limits")
 async def test_a_memory_hog_ends_and_the_others_go_on(shared: Site, project: str) -> None:
     async with neighbour(shared, project) as beside, shared.session(project, HOG, agent="python") as session:
@@ -107,6 +108,7 @@ async def test_a_memory_hog_ends_and_the_others_go_on(shared: Site, project: str
     assert f"{LIMITS['memory'] // MIB} MiB" in message
 
 
+@pytest.mark.heavy
 @pytest.mark.usefixtures("limits")
 async def test_a_fork_bomb_is_held_and_the_others_go_on(shared: Site, project: str) -> None:
     async with neighbour(shared, project) as beside, shared.session(project, BOMB, agent="python") as session:
@@ -135,6 +137,7 @@ async def test_a_flood_without_a_line_break_is_left_out(shared: Site, project: s
     assert resident(shared.daemon.pid) - before < 32 * MIB
 
 
+@pytest.mark.heavy
 @only(argvalues=["bubblewrap"])
 async def test_a_flood_of_lines_is_bounded_in_memory_and_leaves_others_their_turns(shared: Site, project: str) -> None:
     flood = "s=$(head -c 8000 /dev/zero | tr '\\0' y); while :; do echo $s; done"

@@ -217,7 +217,7 @@ def test_the_command_makes_it_where_it_is_told(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("quick")
 def test_without_a_place_it_is_the_daemons(tmp_path: Path) -> None:
     done = CliRunner().invoke(client_group, ["bundle", "--data-dir", str(tmp_path)])
-    assert done.output == f"{bundle.ensure(tmp_path / 'bundle')}\n"
+    assert done.output == f"{bundle.ensure(tmp_path / 'client')}\n"
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
