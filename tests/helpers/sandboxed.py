@@ -19,8 +19,8 @@ import pytest
 import trio
 from msgspec import Struct
 
-from oubliette.hiring import BUNDLES
 from oubliette.runtimes.cgroups import find_groups
+from oubliette.runtimes.configured import BUNDLES
 from oubliette.runtimes.engine import SESSION_LABEL, list_command
 from oubliette.runtimes.instance import group_prefix
 from tests.helpers.http import Api, EventReader
