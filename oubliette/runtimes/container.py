@@ -104,7 +104,8 @@ class _Container(Process):
         self._name = f"oubliette-{secrets.token_hex(8)}"
         command = engine.run_command(runtime.name, runtime.settings, room, self._name, variables, argv)
         environment = {**os.environ, **mark(runtime.settings.data_dir)}
-        super().__init__(command, environment=environment, pass_fds=[variables])
+        # podman's monitor leaves a file `oom` in the folder that it was started in: it goes with the session's sockets.
+        super().__init__(command, folder=room.sockets, environment=environment, pass_fds=[variables])
         runtime.running.add(self._name)
 
     def ask_to_end(self) -> None:
