@@ -34,8 +34,8 @@ check: $(DEVELOPMENT)
 conformance: $(DEVELOPMENT) $(SUITE) $(CALLERS)
 	$(BIN)/python -m pytest $(CONFORMANCE) tests/e2e/test_mcp_clients.py
 
-# Real agents, with a scripted model: a gigabyte of packages, and ten seconds of CPU a turn for some. And fork bombs and memory hogs,
-# which take the whole machine for a while. So they are apart from `make test`; CI runs them.
+# Real agents, with a scripted model: a gigabyte of packages, and ten seconds of CPU a turn for some. Fork bombs, memory hogs,
+# and smoke tests of the benchmarks, which take the whole machine. So they are apart from `make test`; CI runs them.
 heavy: $(DEVELOPMENT) $(AGENTS)
 	$(BIN)/python -m pytest -m heavy
 

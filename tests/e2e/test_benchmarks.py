@@ -37,6 +37,7 @@ async def run_quickly(module: str, *options: str) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.heavy
 @needs_the_sdk
 async def test_relay_prints_a_row_for_every_system() -> None:
     rows = [line.split() for line in (await run_quickly("relay")).splitlines() if line]
@@ -46,6 +47,7 @@ async def test_relay_prints_a_row_for_every_system() -> None:
     assert all(rate > 0 and 0 < p50 <= p99 and cpu > 0 for rate, p50, p99, cpu, *_ in figures.values())
 
 
+@pytest.mark.heavy
 async def test_parallel_prints_each_system_beside_the_one_that_takes_turns() -> None:
     rates = json.loads(await run_quickly("parallel", "--json"))
     assert list(rates) == ["one by one", "daemon, MCP"]
@@ -53,18 +55,21 @@ async def test_parallel_prints_each_system_beside_the_one_that_takes_turns() -> 
     assert 0 < rates["one by one"] <= 20.5
 
 
+@pytest.mark.heavy
 async def test_fanout_gives_every_stream_every_event() -> None:
     rows = json.loads(await run_quickly("fanout", "--json"))
     assert sorted(rows) == ["SSE, 3 streams", "WebSocket, 3 streams"]
     assert all(row["calls_per_second"] > 0 and row["cpu_us_per_call"] > 0 for row in rows.values())
 
 
+@pytest.mark.heavy
 async def test_crowd_prints_the_busy_among_the_idle() -> None:
     heading, row = (await run_quickly("crowd", "--door", "ws")).splitlines()
     assert heading.split()[0] == "calls/s"
     assert row.startswith("20 sessions, 2 busy")
 
 
+@pytest.mark.heavy
 async def test_idle_prints_memory_and_cpu_beside_their_aims() -> None:
     first, memory, cpu = (await run_quickly("idle")).splitlines()
     assert first.startswith("20 idle sessions")
@@ -72,12 +77,14 @@ async def test_idle_prints_memory_and_cpu_beside_their_aims() -> None:
     assert "of one core" in cpu
 
 
+@pytest.mark.heavy
 async def test_startup_prints_daemon_and_client() -> None:
     result = json.loads(await run_quickly("startup", "--json"))
     assert {name: len(runs) for name, runs in result.items()} == {"daemon_ms": 1, "client_ms": 1, "client_mib": 1}
     assert all(value > 0 for runs in result.values() for value in runs)
 
 
+@pytest.mark.heavy
 async def test_agents_prints_the_starts_beside_those_by_hand_and_a_crowd() -> None:
     result = json.loads(await run_quickly("agents", "--json"))
     assert list(result["starts"]) == ["process"]
