@@ -83,7 +83,7 @@ class Visible:
 
     def program(self, name: str) -> Shown:
         """Returns what the program `name` of an argv needs. Raises `FileNotFoundError` where it cannot be seen."""
-        path = shutil.which(name) if os.sep not in name else name
+        path = shutil.which(name, path=_looked_through()) if os.sep not in name else name
         if path is not None and os.path.isabs(path) and os.access(path, os.X_OK):
             return self.argument(path)
         # A path in the agent's own folders is looked up there, by whoever starts it.
@@ -134,6 +134,13 @@ def check_mounts(mounts: Sequence[str], data_dir: Path) -> None:
 def search_path(paths: Iterable[Path]) -> str:
     """Returns the PATH inside: the system's, and where `paths` are programs."""
     return os.pathsep.join([*(str(path.parent) for path in paths if _is_program(path)), inside.PATH])
+
+
+def _looked_through() -> str:
+    """The PATH by which programs are found. The daemon's own interpreter goes first: `python` of a version manager is a
+    script that needs the whole manager, which is not visible.
+    """
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", inside.PATH)])
 
 
 def _is_program(path: Path) -> bool:

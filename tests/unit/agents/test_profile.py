@@ -184,14 +184,15 @@ async def test_a_message_is_never_an_argument(tmp_path: Path, prompt: str) -> No
 
 
 async def test_a_cancelled_turn_ends_its_process_and_is_gone_on_with(tmp_path: Path) -> None:
-    script = 'read line; echo "$line"; echo $$ > pid; [ "$line" = "{}" ] || exec sleep 1000'
-    sandbox = HostSandbox(tmp_path)
+    begun = 'read line; echo $$ > pid; echo "$line"; [ "$line" = "{}" ] && exit; '
+    script = begun + """echo '{"say": "on it"}'; exec sleep 1000"""
+    sandbox, told = HostSandbox(tmp_path), Told()
     agent = CliAgent(SMALL, Options(command=("sh", "-c", script)))
     pid = tmp_path / "workspace" / "pid"
     async with agent.converse(sandbox) as conversation:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(conversation.turn, Told().turn('{"name": "c-1"}\n'))
-            await until(lambda: pid.exists() and pid.read_text())
+            nursery.start_soon(conversation.turn, told.turn('{"name": "c-1"}\n'))
+            await until(lambda: told.texts)
             nursery.cancel_scope.cancel()
         await until_gone(int(pid.read_text()))
         assert (await conversation.turn(Told().turn("{}\n"))).exit_code == 0
