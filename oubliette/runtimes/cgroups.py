@@ -20,6 +20,7 @@ import trio
 from msgspec import Struct
 
 from oubliette.log import get as get_logger
+from oubliette.runtimes.priority import SHARES, WEIGHT
 
 Controller = Literal["memory", "pids", "cpu"]
 CONTROLLERS: Final[tuple[Controller, ...]] = ("memory", "pids", "cpu")
@@ -213,6 +214,8 @@ def _values(controller: Controller, limits: Limits, folder: Path) -> Iterator[tu
             ("cpu.cfs_period_us", _PERIOD),
             ("cpu.cfs_quota_us", quota),
             ("cpu.max", f"{quota} {_PERIOD}"),
+            ("cpu.shares", SHARES),
+            ("cpu.weight", WEIGHT),
         ),
     }
     for file, value in wanted[controller]:

@@ -18,6 +18,7 @@ from oubliette.agents.process import Process, started
 from oubliette.log import get as get_logger
 from oubliette.runtimes.base import RELAY_SOCKET, Room, Settings
 from oubliette.runtimes.folders import write_below
+from oubliette.runtimes.priority import step_back
 from oubliette.runtimes.strays import Environ, end_strays
 
 _CLIENT: Final = (sys.executable, "-m", "oubliette_client")
@@ -95,5 +96,7 @@ class ProcessSandbox:
     async def start(self, program: Program) -> AsyncIterator[Running]:
         await trio.lowlevel.checkpoint_if_cancelled()
         environment = {**self.place.variables, **program.environment}
-        async with started(Process(program.argv, folder=self._room.workspace, environment=environment)) as process:
+        process = Process(program.argv, folder=self._room.workspace, environment=environment)
+        step_back(process.pid)
+        async with started(process):
             yield process
